@@ -14,6 +14,7 @@
 #define fai_fail FA_JOIN(FA_PREFIX, fai_fail)
 #define fai_check FA_JOIN(FA_PREFIX, fai_check)
 #define fai_make_plan FA_JOIN(FA_PREFIX, fai_make_plan)
+#define fai_plan_workspace FA_JOIN(FA_PREFIX, fai_plan_workspace)
 #define fai_kernel_count FA_JOIN(FA_PREFIX, fai_kernel_count)
 #define fai_kernels FA_JOIN(FA_PREFIX, fai_kernels)
 #define fai_cpu_machine FA_JOIN(FA_PREFIX, fai_cpu_machine)
@@ -74,7 +75,8 @@ typedef struct fai_kernel {
  * control words (left zero by every call), the splits' o (float32, normalised) and their lse. */
 struct fai_plan {
     const fai_kernel *kernel;
-    const char *why;      /* a phrase: what decided for this kernel and these splits */
+    fa_status refusal;    /* why not, when the kernel cannot */
+    const char *why;      /* a phrase: what decided for this kernel and these splits, or against */
     int32_t tile_rows;    /* rows of a tile */
     int32_t tile_keys;    /* keys of a block */
     int32_t tile_dim;     /* head_dim as compiled, >= head_dim */
@@ -97,6 +99,10 @@ FAI_LOCAL fa_status fai_check(const fa_args *args, fai_purpose purpose, fa_args 
 
 /* fa_plan.c: pure. FA_OK, or why no kernel does this problem on this machine. */
 FAI_LOCAL fa_status fai_make_plan(const fa_args *a, const fai_machine *machine, fai_plan *plan);
+/* Lays out the workspace of a plan whose splits are set: control words, then for each split the o
+ * and the lse of every row, row (i * heads_q + h) * q_len + r. Returns 0 when it does not fit 63
+ * bits. */
+FAI_LOCAL int fai_plan_workspace(const fa_args *a, int64_t control_bytes, fai_plan *plan);
 FAI_LOCAL extern const fai_kernel fai_kernels[];
 FAI_LOCAL extern const int32_t fai_kernel_count;
 

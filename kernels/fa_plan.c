@@ -1,0 +1,99 @@
+/* fa_plan.c - which kernel, tiles, splits and workspace a call uses. Pure: no device is asked,
+ * machine facts come in as an argument, so that every decision can be tested on any host.
+ *
+ * A new implementation is a row of the table below and a plan function; the widest come first, and
+ * the first that can do the problem does it. */
+#include "fa_internal.h"
+
+#include "cpu/fa_cpu.h"
+
+#include <string.h>
+
+/* Adds rows * row_bytes, rounded up to the alignment, to *total. Returns 0 on overflow. */
+static int add_region(int64_t rows, int64_t row_bytes, int64_t *total) {
+    const int64_t limit = INT64_MAX - 2 * FAI_WORKSPACE_ALIGN;
+    if (row_bytes > 0 && rows > (limit - *total) / row_bytes) return 0;
+    *total += fai_ceil_div(rows * row_bytes, FAI_WORKSPACE_ALIGN) * FAI_WORKSPACE_ALIGN;
+    return 1;
+}
+
+int fai_plan_workspace(const fa_args *a, int64_t control_bytes, fai_plan *plan) {
+    /* fai_check has made sure that the rows themselves can be counted. */
+    const int64_t rows = (int64_t)a->batch * a->heads_q * a->q_len;
+    const int64_t splits = plan->splits > 1 ? plan->splits : 0;
+    int64_t total = 0;
+    if (!add_region(control_bytes, 1, &total)) return 0;
+    plan->control_bytes = (size_t)total;
+    plan->partial_o_at = (size_t)total;
+    if (!add_region(rows, splits * a->head_dim * 4, &total)) return 0;
+    plan->partial_lse_at = (size_t)total;
+    if (!add_region(rows, splits * 4, &total)) return 0;
+    plan->workspace_bytes = (size_t)total;
+    return 1;
+}
+
+/* The CPU backend has one tile for every shape. It cuts keys only when told to: a tile's rows share
+ * one pass over the keys, and bits must not depend on the number of threads. */
+static int plan_cpu(const fa_args *a, const fai_machine *machine, fai_plan *plan) {
+    plan->tile_rows = FAI_CPU_TILE_ROWS;
+    plan->tile_keys = FAI_CPU_TILE_KEYS;
+    plan->tile_dim = a->head_dim;
+    plan->pack_heads = 1;
+    plan->tiles = fai_ceil_div((int64_t)a->q_len * (a->heads_q / a->heads_kv), plan->tile_rows);
+    plan->threads = a->task_count > 0 ? 1 : (a->threads > 0 ? a->threads : machine->threads);
+    plan->splits = 1;
+    plan->why = "num_splits is 0 or 1: a row's keys are read in one pass";
+    if (a->num_splits > 1) {
+        plan->splits = a->num_splits;
+        plan->why = "num_splits as the caller set it";
+    } else if (a->split_keys > 0) {
+        const int64_t splits = fai_ceil_div(a->kv_len, a->split_keys);
+        plan->splits = splits > 1 ? (int32_t)splits : 1;
+        plan->why = "split_keys as the caller set it";
+    }
+    if (fai_plan_workspace(a, 0, plan)) return 1;
+    plan->refusal = FA_ERR_SIZE;
+    plan->why = "the workspace for the splits does not fit 63 bits";
+    return 0;
+}
+
+const fai_kernel fai_kernels[] = {
+#ifdef FA_WITH_CUDA
+    {"cuda_sm80", FA_DEVICE_CUDA, fai_plan_cuda_sm80, fai_cuda_run_sm80},
+#endif
+    {"cpu_portable", FA_DEVICE_CPU, plan_cpu, fai_cpu_run_portable},
+};
+const int32_t fai_kernel_count = (int32_t)(sizeof(fai_kernels) / sizeof(fai_kernels[0]));
+
+#ifdef FA_TEST_HOOKS
+static _Thread_local const char *forced_kernel;
+void fai_test_force_kernel(const char *name) { forced_kernel = name; }
+static int is_allowed(const fai_kernel *kernel) {
+    return !forced_kernel || strcmp(forced_kernel, kernel->name) == 0;
+}
+#else
+static int is_allowed(const fai_kernel *kernel) {
+    (void)kernel;
+    return 1;
+}
+#endif
+
+fa_status fai_make_plan(const fa_args *a, const fai_machine *machine, fai_plan *plan) {
+    fa_status refusal = FA_ERR_UNSUPPORTED;
+    const char *why = "no kernel of this name and device";
+    for (int32_t i = 0; i < fai_kernel_count; ++i) {
+        const fai_kernel *kernel = &fai_kernels[i];
+        if (kernel->device != a->device || !is_allowed(kernel)) continue;
+        memset(plan, 0, sizeof(*plan));
+        plan->kernel = kernel;
+        if (kernel->plan(a, machine, plan)) return FA_OK;
+        refusal = plan->refusal;
+        why = plan->why;
+    }
+    return fai_fail(
+        refusal,
+        "no kernel for batch %d, heads_q %d, heads_kv %d, head_dim %d, q_len %d, kv_len %d, "
+        "num_splits %d, split_keys %d: %s",
+        a->batch, a->heads_q, a->heads_kv, a->head_dim, a->q_len, a->kv_len, a->num_splits,
+        a->split_keys, why);
+}
