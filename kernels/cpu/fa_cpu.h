@@ -1,0 +1,40 @@
+/* fa_cpu.h - what the files of the CPU backend share with each other and with the planner.
+ *
+ * fa_cpu.c knows the machine and deals out tasks; fa_cpu_algorithm.h is the kernel, compiled once
+ * for each instruction set by a small fa_cpu_<set>.c. This file changes when a tile or the way
+ * tasks are dealt changes. */
+#ifndef FA_CPU_H
+#define FA_CPU_H
+
+#include "../fa_internal.h"
+
+#ifdef FA_PREFIX
+#define fai_cpu_run_tasks FA_JOIN(FA_PREFIX, fai_cpu_run_tasks)
+#endif
+
+/* The planner's tile_rows and tile_keys: rows * head_dim fills 48 KB at most and keys * head_dim
+ * 64 KB, so that a tile's working set stays in a 256 KB L2 and on the stack at any head_dim. */
+#define FAI_CPU_MAX_TILE_ROWS 96
+#define FAI_CPU_MAX_TILE_KEYS 64
+#define FAI_CPU_TILE_ROWS(head_dim) ((head_dim) <= 128 ? 96 : (head_dim) <= 256 ? 48 : 24)
+#define FAI_CPU_TILE_KEYS(head_dim) ((head_dim) <= 256 ? 64 : 32)
+
+/* One unit of work: a tile of packed rows against one split's keys. */
+typedef struct fai_cpu_task {
+    int64_t seq;
+    int64_t head_kv;
+    int64_t tile;
+    int64_t split;
+} fai_cpu_task;
+
+/* What an instruction set provides. Merging joins the splits of one row that the sequence owns. */
+typedef struct fai_cpu_kernel {
+    void (*tile)(const fa_args *a, const fai_plan *plan, const fai_cpu_task *task);
+    void (*merge)(const fa_args *a, const fai_plan *plan, int64_t seq, int64_t head, int64_t row);
+} fai_cpu_kernel;
+
+/* Runs every task of the call, or of its slice, on plan->threads threads. */
+FAI_LOCAL fa_status fai_cpu_run_tasks(const fa_args *a, const fai_plan *plan,
+                                      const fai_cpu_kernel *kernel);
+
+#endif /* FA_CPU_H */
