@@ -409,8 +409,9 @@ static fa_status check_host_arrays(const fa_args *a) {
     return FA_OK;
 }
 
-/* The double square root is written out because libm is not needed for anything else. Newton's
- * steps from above fall until they reach the rounded root. */
+/* Written out because libm is not needed for anything else. Newton's steps from above fall until
+ * they are within an ulp of the root, which gives the contract's float32 scale for every head_dim.
+ */
 static double square_root(double x) {
     double root = x < 1 ? 1 : x, last;
     do {
