@@ -12,12 +12,11 @@
 #define fai_cpu_run_tasks FA_JOIN(FA_PREFIX, fai_cpu_run_tasks)
 #endif
 
-/* The planner's tile_rows and tile_keys: rows * head_dim fills 48 KB at most and keys * head_dim
- * 64 KB, so that a tile's working set stays in a 256 KB L2 and on the stack at any head_dim. */
-#define FAI_CPU_MAX_TILE_ROWS 96
-#define FAI_CPU_MAX_TILE_KEYS 64
-#define FAI_CPU_TILE_ROWS(head_dim) ((head_dim) <= 128 ? 96 : (head_dim) <= 256 ? 48 : 24)
-#define FAI_CPU_TILE_KEYS(head_dim) ((head_dim) <= 256 ? 64 : 32)
+/* The planner's tile_rows and tile_keys, for every head_dim. Above head_dim 128 a tile is worked
+ * through in parts of fewer rows, and above 256 in blocks of fewer keys, so that the working set
+ * stays in a 256 KB L2 and on the stack. */
+#define FAI_CPU_TILE_ROWS 96
+#define FAI_CPU_TILE_KEYS 64
 
 /* One unit of work: a tile of packed rows against one split's keys. */
 typedef struct fai_cpu_task {
