@@ -1,0 +1,74 @@
+/* compare.h - is this output right? Tolerances come from the format, never from taste.
+ *
+ * o, 16-bit:  max error <= 2 * the baseline's largest error + 1 ulp of the largest |o|, and from
+ *             4096 elements on RMS error <= 1.5 * the baseline's. The baseline makes the roundings
+ *             that a good kernel of the dtype cannot avoid (fa_reference_baseline_row).
+ * o, always:  |error| <= u * (|o| + V) + 2^-24 * V * (sqrt(D) * L + A + sqrt(n) + 8) per element,
+ *             u = half an ulp of the dtype relative (0 for float32, whose term is the second), V =
+ *             largest visible |v|, L = largest visible |logit|, A = scale |q| max |k|, n = visible
+ *             keys: rounding of P and o; of a dot product of D terms whose sum is up to L large
+ *             and whose terms are A large in the mean square; of L under exp; of a sum of n terms.
+ * lse:        |error| <= 8 * 2^-24 * max(1, |lse|, L).
+ * NaN and Inf sit exactly where the oracle has them; an oracle's -inf and 0 of a row without keys
+ * are met exactly. Everything is compared positively: ok = |error| <= tolerance, so NaN fails. */
+#ifndef TESTS_COMPARE_H
+#define TESTS_COMPARE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fa_fwd_causal.h"
+
+/* What the bounds of one (row, head) depend on. */
+typedef struct compare_row {
+    double max_value; /* V */
+    double max_logit; /* L */
+    double dot_size;  /* A */
+    int64_t visible;  /* n */
+} compare_row;
+
+/* rows x heads x dim elements of o, rows x heads of the rest, all dense. */
+typedef struct compare_input {
+    int32_t dtype;
+    int64_t rows;
+    int32_t heads, dim;
+    const void *o;    /* elements of dtype */
+    const float *lse; /* null: not compared */
+    const double *want_o;
+    const double *want_lse;
+    const double *baseline_o; /* null: only the bound per element, as for float32 */
+    const compare_row *facts; /* null: exact, no tolerance at all */
+} compare_input;
+
+typedef struct compare_report {
+    bool ok;
+    int64_t elements, bad; /* elements of o and values of lse */
+    /* The worst element: its error over its tolerance, and where. dim is -1 for an lse. */
+    double ratio;
+    int64_t row;
+    int32_t head, dim;
+    double got, want, tolerance;
+    const char *origin; /* which rule gave that tolerance, or which rule failed as a whole */
+    double max_ratio;   /* largest error over its tolerance from the baseline; 0 without one */
+    double rms_ratio;   /* RMS error over the baseline's; 0 without one */
+    double row_ratio;   /* the same for the worst row */
+    double bound_ratio; /* largest error over the derived bound */
+    double lse_ratio;
+    double frobenius; /* |o - want| / |want| */
+} compare_report;
+
+void compare_outputs(const compare_input *in, compare_report *report);
+
+/* One line: verdict, counts, ratios, the worst element. */
+void compare_print(const compare_report *report, char *text, size_t text_size);
+
+/* Half an ulp relative to the value: 2^-11 fp16, 2^-8 bf16 (their halves of the last place), 2^-24
+ * float32. */
+double compare_unit(int32_t dtype);
+/* Distance from |value| to the next larger number of the dtype. */
+double compare_ulp(int32_t dtype, double value);
+
+enum { COMPARE_RMS_FROM = 4096 }; /* elements below which an RMS says nothing */
+
+#endif /* TESTS_COMPARE_H */

@@ -1,0 +1,31 @@
+/* memory.c - host memory behind memory.h. */
+#define _GNU_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE */
+#include "memory.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+/* No reservation: a view of 4 GB whose rows lie far apart costs only the pages that rows touch. */
+static void *host_alloc(size_t bytes) {
+    void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return data == MAP_FAILED ? NULL : data;
+}
+
+static void host_free(void *data, size_t bytes) {
+    if (data) munmap(data, bytes);
+}
+
+static void host_copy(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
+
+static bool host_finish(void) { return true; }
+
+const memory *memory_of(fa_device device) {
+    static const memory host = {FA_DEVICE_CPU, host_alloc, host_free,
+                                host_copy,     host_copy,  host_finish};
+    if (device == FA_DEVICE_CPU) return &host;
+#ifdef FA_WITH_CUDA
+    if (device == FA_DEVICE_CUDA) return memory_cuda();
+#endif
+    return NULL;
+}

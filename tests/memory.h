@@ -1,0 +1,30 @@
+/* memory.h - where a case's tensors live: the host, or a CUDA device.
+ *
+ * The case list is one for all backends; only this table differs. It changes when a backend with
+ * another kind of memory comes. */
+#ifndef TESTS_MEMORY_H
+#define TESTS_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "fa_fwd_causal.h"
+
+typedef struct memory {
+    fa_device device;
+    void *(*alloc)(size_t bytes); /* page aligned; null when there is not enough. On the host a page
+                                   * costs memory only once it is touched. */
+    void (*free)(void *data, size_t bytes);
+    void (*upload)(void *to, const void *from, size_t bytes);
+    void (*download)(void *to, const void *from, size_t bytes);
+    bool (*finish)(void); /* waits for the call; false when the device reports a fault */
+} memory;
+
+/* The memory of a device, null when this build or machine has none. */
+const memory *memory_of(fa_device device);
+
+#ifdef FA_WITH_CUDA
+const memory *memory_cuda(void); /* memory_cuda.c */
+#endif
+
+#endif /* TESTS_MEMORY_H */
