@@ -1,0 +1,261 @@
+/* test_plan.c - the planner: pure, so every decision is tested on any host over made-up machines.
+ *
+ * Byte counts are compared with 128-bit arithmetic. This file changes with fa_plan.c; a machine
+ * with its own planning is a row of the table below. */
+#include <criterion/criterion.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fa_internal.h"
+
+__extension__ typedef __int128 wide;
+
+static const fai_machine machines[] = {
+    {.device = FA_DEVICE_CPU, .threads = 1},
+    {.device = FA_DEVICE_CPU, .threads = 2},
+    {.device = FA_DEVICE_CPU, .threads = 256},
+};
+enum { kMachines = sizeof machines / sizeof *machines };
+
+typedef struct shape {
+    int32_t batch, heads_q, heads_kv, q_len, kv_len, head_dim;
+} shape;
+
+static const shape shapes[] = {
+    {0, 1, 1, 1, 1, 64},
+    {1, 1, 1, 0, 5, 64},
+    {1, 1, 1, 5, 0, 64},
+    {1, 1, 1, 1, 1, 8},
+    {1, 32, 8, 1, 32768, 128},
+    {64, 16, 2, 1, 8191, 128},
+    {2, 71, 1, 3, 300, 64},
+    {1, 28, 4, 257, 257, 128},
+    {3, 5, 5, 113, 203, 256},
+    {1, 8, 8, 16, 4000, 192},
+    {7, 9, 3, 64, 65, 96},
+    {1, 65536, 1, 10, 10, 32},
+    {100000, 1, 1, 1, 64, 64},
+    {1, 1, 1, 46400, 46400, 64},
+    {1, 64, 8, 4, 131072, 128},
+    {8300, 16, 1, 1, 8192, 128},
+    {1000000, 16, 1, 1, 8192, 128},
+};
+enum { kShapes = sizeof shapes / sizeof *shapes };
+
+static const int32_t split_counts[] = {0, 1, 2, 3, 7, 64, 128, 1023, 1024};
+enum { kSplitCounts = sizeof split_counts / sizeof *split_counts };
+
+static fa_args call_of(const shape *s, const fai_machine *machine) {
+    fa_args a = fa_args_default();
+    a.device = machine->device;
+    a.dtype = FA_DTYPE_F16;
+    a.batch = s->batch;
+    a.heads_q = s->heads_q;
+    a.heads_kv = s->heads_kv;
+    a.q_len = s->q_len;
+    a.kv_len = s->kv_len;
+    a.head_dim = s->head_dim;
+    return a;
+}
+
+/* Check and plan, as every public function does. */
+static fa_status plan_of(const fa_args *args, const fai_machine *machine, fai_plan *plan) {
+    fa_args resolved;
+    const fa_status status = fai_check(args, FAI_FOR_QUERY, &resolved);
+    return status ? status : fai_make_plan(&resolved, machine, plan);
+}
+
+static void must_plan(const fa_args *args, const fai_machine *machine, fai_plan *plan) {
+    const fa_status status = plan_of(args, machine, plan);
+    cr_assert(status == FA_OK, "%d: %s", (int)status, fa_last_error());
+}
+
+static wide row_count(const fa_args *a) { return (wide)a->batch * a->heads_q * a->q_len; }
+
+/* The layout that fai_plan promises: control words, every split's o, every split's lse. */
+static void check_layout(const fa_args *a, const fai_plan *p) {
+    const wide partial_rows = p->splits > 1 ? row_count(a) * p->splits : 0;
+    cr_assert(p->control_bytes <= p->partial_o_at && p->partial_o_at <= p->partial_lse_at &&
+              p->partial_lse_at <= p->workspace_bytes);
+    cr_assert(p->control_bytes % FAI_WORKSPACE_ALIGN == 0 &&
+              p->partial_o_at % FAI_WORKSPACE_ALIGN == 0 &&
+              p->partial_lse_at % FAI_WORKSPACE_ALIGN == 0);
+    cr_assert((wide)p->partial_lse_at - p->partial_o_at >= partial_rows * a->head_dim * 4);
+    cr_assert((wide)p->workspace_bytes - p->partial_lse_at >= partial_rows * 4);
+}
+
+static void check_tiles(const fa_args *a, const fai_plan *p) {
+    const int64_t group = a->heads_q / a->heads_kv;
+    const wide rows = p->pack_heads ? (wide)a->q_len * group : (wide)a->q_len;
+    const wide in_tiles = (wide)p->tiles * p->tile_rows;
+    cr_assert(p->kernel && p->kernel->device == a->device && p->why);
+    cr_assert(p->tile_rows > 0 && p->tile_keys > 0 && p->tile_dim >= a->head_dim);
+    /* A planner may count an unpacked tile once for each head of the group. */
+    cr_assert(in_tiles >= rows, "%ld tiles of %d", (long)p->tiles, p->tile_rows);
+    cr_assert(in_tiles < (rows + p->tile_rows) * (p->pack_heads ? 1 : group));
+}
+
+Test(plan, holds_its_promises_over_shapes_machines_and_splits) {
+    int plans = 0;
+    for (int m = 0; m < kMachines; m++)
+        for (int s = 0; s < kShapes; s++)
+            for (int n = 0; n < kSplitCounts; n++, plans++) {
+                fa_args a = call_of(&shapes[s], &machines[m]);
+                fai_plan p;
+                a.num_splits = split_counts[n];
+                must_plan(&a, &machines[m], &p);
+                cr_assert(p.splits >= 1 && p.splits <= FAI_MAX_SPLITS);
+                cr_assert(a.num_splits == 0 || p.splits == a.num_splits);
+                check_tiles(&a, &p);
+                check_layout(&a, &p);
+            }
+    cr_log_info("%d plans", plans);
+    cr_assert(plans == kMachines * kShapes * kSplitCounts);
+}
+
+Test(plan, is_a_function_of_its_arguments) {
+    for (int m = 0; m < kMachines; m++)
+        for (int s = 0; s < kShapes; s++) {
+            const fa_args a = call_of(&shapes[s], &machines[m]);
+            fai_plan first, second;
+            memset(&first, 0x55, sizeof first);
+            memset(&second, 0xaa, sizeof second);
+            must_plan(&a, &machines[m], &first);
+            must_plan(&a, &machines[m], &second);
+            cr_assert(memcmp(&first, &second, sizeof first) == 0);
+        }
+}
+
+Test(plan, split_keys_cuts_at_its_multiples) {
+    const int32_t cuts[] = {1, 64, 100, 4096, INT_MAX};
+    for (int m = 0; m < kMachines; m++)
+        for (int s = 0; s < kShapes; s++)
+            for (int c = 0; c < 5; c++) {
+                fa_args a = call_of(&shapes[s], &machines[m]);
+                fai_plan p;
+                a.split_keys = cuts[c];
+                must_plan(&a, &machines[m], &p);
+                const int64_t want = fai_ceil_div(a.kv_len, a.split_keys);
+                cr_assert(p.splits == (want > 1 ? want : 1), "%d", p.splits);
+                check_layout(&a, &p);
+            }
+}
+
+Test(workspace, with_no_forced_split_does_not_grow_with_kv_len) {
+    const int32_t lens[] = {0, 1, 63, 64, 65, 1000, 4096, 131072, 1 << 24, INT_MAX};
+    for (int m = 0; m < kMachines; m++)
+        for (int s = 0; s < kShapes; s++)
+            for (int32_t num_splits = 0; num_splits <= 1; num_splits++) {
+                size_t before = SIZE_MAX;
+                for (int n = 0; n < 10; n++) {
+                    fa_args a = call_of(&shapes[s], &machines[m]);
+                    fai_plan p;
+                    a.kv_len = lens[n];
+                    a.num_splits = num_splits;
+                    if (plan_of(&a, &machines[m], &p) == FA_ERR_SIZE) continue;
+                    cr_assert(p.workspace_bytes <= before, "kv_len %d: %zu bytes, then %zu",
+                              lens[n], before, p.workspace_bytes);
+                    cr_assert(num_splits == 0 || p.splits == 1);
+                    before = p.workspace_bytes;
+                }
+            }
+}
+
+Test(workspace, does_not_depend_on_pointers_or_strides) {
+    static float data[64];
+    for (int m = 0; m < kMachines; m++)
+        for (int s = 0; s < kShapes; s++)
+            for (int n = 0; n < kSplitCounts; n++) {
+                fa_args a = call_of(&shapes[s], &machines[m]);
+                fai_plan bare, full;
+                a.num_splits = split_counts[n];
+                must_plan(&a, &machines[m], &bare);
+                a.q = a.o = fa_bshd((char *)data + 2, a.q_len, a.heads_q, a.head_dim);
+                a.k = a.v = fa_bhsd(data, a.heads_kv, a.kv_len, a.head_dim);
+                a.lse = fa_bhsd(data, a.heads_q, a.q_len, 1);
+                a.workspace = data;
+                a.workspace_size = 1;
+                must_plan(&a, &machines[m], &full);
+                cr_assert(bare.workspace_bytes == full.workspace_bytes);
+                cr_assert(bare.splits == full.splits);
+            }
+}
+
+/* B14: 8300 x 16 rows, 128 splits of 128 + 1 floats each are 8.8 GB; a million sequences are 1 TB.
+ */
+Test(workspace, beyond_32_bits_is_exact) {
+    const int32_t batches[] = {8300, 1000000};
+    for (int b = 0; b < 2; b++) {
+        const shape s = {batches[b], 16, 1, 1, 8192, 128};
+        fa_args a = call_of(&s, &machines[0]);
+        fai_plan p;
+        a.num_splits = 128;
+        must_plan(&a, &machines[0], &p);
+        const wide want = row_count(&a) * 128 * 129 * 4;
+        cr_assert((wide)p.workspace_bytes == want && want > UINT32_MAX, "%zu", p.workspace_bytes);
+    }
+}
+
+/* Every size up to the int32 limits: either the exact byte count, or FA_ERR_SIZE where it (or a
+ * tensor's) does not fit 63 bits; never something in between. */
+Test(workspace, is_exact_or_refused_up_to_the_largest_sizes) {
+    const int32_t sizes[] = {1, 3, 1 << 10, 1 << 20, INT_MAX};
+    const int32_t splits[] = {1, 2, 1024};
+    int refused = 0, planned = 0;
+    for (int c = 0; c < 5 * 5 * 5 * 3 * 2; c++) {
+        const shape s = {sizes[c % 5], sizes[c / 5 % 5], 1, sizes[c / 25 % 5], 1, c & 1 ? 512 : 1};
+        fa_args a = call_of(&s, &machines[0]);
+        fai_plan p;
+        a.num_splits = splits[c / 125 % 3];
+        const wide rows = row_count(&a), limit = INT64_MAX;
+        const wide need = a.num_splits > 1 ? rows * a.num_splits * (a.head_dim + 1) * 4 : 0;
+        const fa_status status = plan_of(&a, &machines[0], &p);
+        if (status == FA_ERR_SIZE) {
+            refused++;
+            cr_assert(need > limit - 64 || rows * a.head_dim * 4 > limit - 64,
+                      "refused though it fits: %s", fa_last_error());
+            continue;
+        }
+        planned++;
+        cr_assert(status == FA_OK, "%s", fa_last_error());
+        cr_assert(need <= limit && (wide)p.workspace_bytes >= need &&
+                      (wide)p.workspace_bytes < need + 64,
+                  "batch %d heads %d q_len %d splits %d: %zu", a.batch, a.heads_q, a.q_len,
+                  a.num_splits, p.workspace_bytes);
+    }
+    cr_assert(refused > 50 && planned > 50, "%d refused, %d planned", refused, planned);
+}
+
+/* B96: whatever the planner chooses, the splits cover the keys in order, once. */
+Test(plan, chosen_splits_cover_every_key_once) {
+    for (int m = 0; m < kMachines; m++)
+        for (int32_t batch = 1; batch <= 300; batch += 13)
+            for (int32_t kv_len = 0; kv_len <= 70000; kv_len += kv_len < 300 ? 1 : 3797) {
+                const shape s = {batch, 8, 1, 1, kv_len, 128};
+                const fa_args a = call_of(&s, &machines[m]);
+                fai_plan p;
+                must_plan(&a, &machines[m], &p);
+                int64_t at = 0;
+                for (int64_t i = 0; i < p.splits; i++) {
+                    const fai_range keys = fai_split_keys(i, p.splits, 0, kv_len, p.tile_keys);
+                    cr_assert(keys.begin == at && keys.end >= at);
+                    at = keys.end;
+                }
+                cr_assert(at == kv_len);
+            }
+}
+
+/* The planner behind the public query is this one. */
+Test(workspace, the_public_query_gives_the_plan_s_bytes) {
+    const fai_machine here = fai_cpu_machine();
+    for (int s = 0; s < kShapes; s++)
+        for (int n = 0; n < kSplitCounts; n++) {
+            fa_args a = call_of(&shapes[s], &here);
+            fai_plan p;
+            size_t bytes = 12345;
+            a.num_splits = split_counts[n];
+            must_plan(&a, &here, &p);
+            cr_assert(fa_fwd_causal_workspace(&a, &bytes) == FA_OK && bytes == p.workspace_bytes);
+        }
+}
