@@ -21,6 +21,7 @@
 #define fai_cpu_run_portable FA_JOIN(FA_PREFIX, fai_cpu_run_portable)
 #define fai_cuda_machine FA_JOIN(FA_PREFIX, fai_cuda_machine)
 #define fai_cuda_check_pointers FA_JOIN(FA_PREFIX, fai_cuda_check_pointers)
+#define fai_plan_cuda_sm80 FA_JOIN(FA_PREFIX, fai_plan_cuda_sm80)
 #define fai_cuda_run_sm80 FA_JOIN(FA_PREFIX, fai_cuda_run_sm80)
 #define fai_test_force_kernel FA_JOIN(FA_PREFIX, fai_test_force_kernel)
 #endif
@@ -83,6 +84,8 @@ struct fai_plan {
     int32_t pack_heads;   /* 1: a tile packs the heads of a group */
     int32_t splits;       /* >= 1; a sequence's keys are cut by fai_split_keys(s, splits, ...) */
     int32_t threads;      /* CPU */
+    int32_t stages;       /* CUDA: tiles of K or V that a block keeps in flight or in use */
+    int32_t smem_bytes;   /* CUDA: dynamic shared memory of a block */
     int64_t tiles;        /* tiles of one (sequence, kv head) when it is q_len long */
     size_t control_bytes; /* multiples of FAI_WORKSPACE_ALIGN, as are the offsets */
     size_t partial_o_at;
@@ -115,6 +118,9 @@ FA_API void fai_test_force_kernel(const char *name);
 FAI_LOCAL fai_machine fai_cpu_machine(void);
 FAI_LOCAL fa_status fai_cpu_run_portable(const fa_args *a, const fai_plan *plan,
                                          struct CUstream_st *stream);
+
+/* fa_plan_cuda.c: pure, so that the choice for a card is tested where there is none. */
+FAI_LOCAL int fai_plan_cuda_sm80(const fa_args *a, const fai_machine *machine, fai_plan *plan);
 
 /* cuda/, only with FA_WITH_CUDA */
 FAI_LOCAL fa_status fai_cuda_machine(fai_machine *machine);
