@@ -33,8 +33,7 @@ typedef enum case_input {
     INPUT_CREEP,  /* by a tenth of a power of two */
     INPUT_FALL,   /* fall by 5 */
     INPUT_LOW,    /* all logits near -1e5, within a few units */
-    INPUT_PICK,   /* one key of each row outweighs the rest beyond float32: o = its v, exactly */
-    INPUT_INT     /* small integers */
+    INPUT_PICK    /* one key of each row outweighs the rest beyond float32: o = its v, exactly */
 } case_input;
 
 typedef enum case_values { /* v */
@@ -102,6 +101,11 @@ void case_print(const test_case *c, char *line, size_t line_size);
 extern const char *const case_lines[];
 extern const int case_line_count;
 
+/* ---- inputs (cases_input.c) ---- */
+/* Writes the head_dim elements of a row of q, k or v of sequence i. */
+void case_fill_row(const test_case *c, case_tensor t, int32_t i, int32_t head, int64_t row,
+                   void *to);
+
 /* ---- buffers and the call (cases_bed.c) ---- */
 /* All buffers of a case, each between guard zones: inputs filled by the rule, everything else of
  * them with the tail pattern; outputs poisoned with NaN. */
@@ -129,10 +133,11 @@ const void *case_row_after(const case_bed *bed, case_tensor t, int32_t i, int32_
 /* Host images of the int32 arrays in the call; null when the case has none. */
 int32_t *case_block_table(case_bed *bed);
 
-/* Uploads, gets a zeroed workspace, calls (once, or once a task), downloads. */
+/* Asks the subject for the size and gives the call a zero-filled workspace between guards. */
+fa_status case_give_workspace(case_bed *bed, const subject *s);
+/* Uploads (which poisons o and lse anew), calls once, or once a task, and downloads. The workspace
+ * is the one given before, as the last call left it. */
 fa_status case_call(case_bed *bed, const subject *s);
-/* Calls again with the workspace as the last call left it; o and lse are poisoned anew. */
-fa_status case_call_again(case_bed *bed, const subject *s);
 
 /* After a call: guards, inputs and all rows that the call does not own are as before. With
  * outputs_too also the owned rows, as after an error. */
@@ -155,8 +160,8 @@ void case_result_free(case_result *r);
 bool case_judge(case_bed *bed, case_result *r);
 /* Open, call, judge, close. Counts the case and its elements (counts.h). */
 bool case_run(const subject *s, const test_case *c, case_result *r);
-/* Same shape and same bits; why says where not. */
-bool case_same_bits(const case_result *a, const case_result *b, int32_t dtype, char *why,
+/* Both right, and the same bits in o and lse; c gives the heads and dtype of either. */
+bool case_same_bits(const case_result *a, const case_result *b, const test_case *c, char *why,
                     size_t why_size);
 
 #endif /* TESTS_CASES_H */

@@ -1,16 +1,17 @@
 /* compare.h - is this output right? Tolerances come from the format, never from taste.
  *
- * o, 16-bit:  max error <= 2 * the baseline's largest error + 1 ulp of the largest |o|, and from
- *             4096 elements on RMS error <= 1.5 * the baseline's. The baseline makes the roundings
- *             that a good kernel of the dtype cannot avoid (fa_reference_baseline_row).
+ * o, 16-bit:  max error <= 2 * the baseline's largest error + 1 ulp of the largest |o|. From 4096
+ *             elements on also: RMS error <= 1.5 * the baseline's, and every row's RMS error <= 2 *
+ *             its worst row's + half that ulp. The baseline makes the roundings that a good kernel
+ *             of the dtype cannot avoid (fa_reference_baseline_row).
  * o, always:  |error| <= u * (|o| + V) + 2^-24 * V * (sqrt(D) * L + A + sqrt(n) + 8) per element,
- *             u = half an ulp of the dtype relative (0 for float32, whose term is the second), V =
- *             largest visible |v|, L = largest visible |logit|, A = scale |q| max |k|, n = visible
- *             keys: rounding of P and o; of a dot product of D terms whose sum is up to L large
- *             and whose terms are A large in the mean square; of L under exp; of a sum of n terms.
- * lse:        |error| <= 8 * 2^-24 * max(1, |lse|, L).
- * NaN and Inf sit exactly where the oracle has them; an oracle's -inf and 0 of a row without keys
- * are met exactly. Everything is compared positively: ok = |error| <= tolerance, so NaN fails. */
+ *             u = half an ulp of the 16-bit dtype relative to the value, V = largest visible |v|,
+ *             L = largest visible |logit|, A = scale |q| max |k|, n = visible keys. These are: P
+ * and o rounded; a dot product of D terms (of partial sums up to L, or of the random sums that A
+ * measures), whose error exp passes on; sums of n weights; a few operations more. lse: |error| <= 8
+ * * 2^-24 * max(1, |lse|, L). NaN and Inf sit exactly where the oracle has them; an oracle's -inf
+ * and 0 of a row without keys are met exactly. Everything is compared positively: ok = |error| <=
+ * tolerance, so NaN fails. */
 #ifndef TESTS_COMPARE_H
 #define TESTS_COMPARE_H
 
@@ -38,7 +39,8 @@ typedef struct compare_input {
     const double *want_o;
     const double *want_lse;
     const double *baseline_o; /* null: only the bound per element, as for float32 */
-    const compare_row *facts; /* null: exact, no tolerance at all */
+    const compare_row *facts;
+    bool exact; /* o equals the oracle's value rounded to the dtype: no tolerance at all */
 } compare_input;
 
 typedef struct compare_report {
@@ -63,8 +65,7 @@ void compare_outputs(const compare_input *in, compare_report *report);
 /* One line: verdict, counts, ratios, the worst element. */
 void compare_print(const compare_report *report, char *text, size_t text_size);
 
-/* Half an ulp relative to the value: 2^-11 fp16, 2^-8 bf16 (their halves of the last place), 2^-24
- * float32. */
+/* Half an ulp relative to the value: 2^-11 fp16, 2^-8 bf16, 2^-24 float32. */
 double compare_unit(int32_t dtype);
 /* Distance from |value| to the next larger number of the dtype. */
 double compare_ulp(int32_t dtype, double value);

@@ -17,6 +17,8 @@ typedef struct memory {
     void (*free)(void *data, size_t bytes);
     void (*upload)(void *to, const void *from, size_t bytes);
     void (*download)(void *to, const void *from, size_t bytes);
+    /* Forbids (on) or allows reads and writes of a zone; null where that cannot be done. */
+    void (*fence)(void *data, size_t bytes, bool on);
     bool (*finish)(void); /* waits for the call; false when the device reports a fault */
 } memory;
 

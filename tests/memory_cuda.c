@@ -27,8 +27,8 @@ static bool device_finish(void) {
 }
 
 const memory *memory_cuda(void) {
-    static const memory cuda = {FA_DEVICE_CUDA, device_alloc,    device_free,
-                                device_upload,  device_download, device_finish};
+    static const memory cuda = {FA_DEVICE_CUDA,  device_alloc, device_free,  device_upload,
+                                device_download, NULL,         device_finish};
     int count = 0;
     return cudaGetDeviceCount(&count) == cudaSuccess && count > 0 ? &cuda : NULL;
 }

@@ -1,0 +1,17 @@
+/* fa_tests.c - runs the Criterion suites and prints what they compared. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+
+#include "counts.h"
+
+int main(int argc, char **argv) {
+    counts_begin();
+    struct criterion_test_set *tests = criterion_initialize();
+    int passed = 1;
+    if (criterion_handle_args(argc, argv, true)) passed = criterion_run_all_tests(tests);
+    criterion_finalize(tests);
+    const counts sum = counts_sum();
+    printf("%lld cases, %lld values compared with the oracle, %lld cells of the truth table\n",
+           (long long)sum.cases, (long long)sum.elements, (long long)sum.cells);
+    return !passed;
+}
