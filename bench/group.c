@@ -1,0 +1,291 @@
+/* group.c - one group of shapes that share K and V: allocate, verify, time in turns, verify again.
+ *
+ * Nothing reaches a record unless every output was right before the clock started and had the same
+ * bits after it stopped; outputs are poisoned before every call, so that one that did not run is
+ * seen. It changes when what a group holds does. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "fa_dtype.h"
+
+enum { POISON = 0xff, MAX_SLOTS = FB_MAX_SHAPES + 2, DECODE_ROWS = 16 };
+
+/* One call of the group, ready to run again and again. */
+typedef struct slot {
+    fb_run *run;
+    fb_point point;
+    fa_args args;
+    int64_t o_bytes;
+    unsigned char *verified; /* o in host memory as it was verified */
+} slot;
+
+typedef struct group {
+    fb_run *run;
+    void *q, *k, *v;
+    int64_t q_rows;  /* of the q buffer: kv_len when the padded call uses it too */
+    int64_t kv_rows; /* of k and v */
+    slot slots[MAX_SLOTS];
+    int count;
+} group;
+
+static int refuse(const slot *s, const char *what) {
+    char name[160];
+    fprintf(stderr, "%s: %s\n", fb_point_name(s->run, &s->point, name, sizeof name), what);
+    return 1;
+}
+
+static int slot_poison(void *context) {
+    slot *s = context;
+    s->run->device->set_bytes(s->args.o.data, POISON, (size_t)s->o_bytes);
+    return 0;
+}
+
+static int slot_call(void *context) {
+    slot *s = context;
+    return s->run->subject(&s->args, NULL) != FA_OK;
+}
+
+/* The first and last element were written. */
+static int slot_written(void *context) {
+    const slot *s = context;
+    const size_t element = (size_t)fa_dtype_size(s->args.dtype);
+    unsigned char ends[8];
+    const char *o = s->args.o.data;
+    s->run->device->fetch(ends, o, element, (size_t)s->o_bytes - element, 2);
+    for (size_t end = 0; end < 2; end++) {
+        size_t poisoned = 0;
+        for (size_t i = 0; i < element; i++) poisoned += ends[end * element + i] == POISON;
+        if (poisoned == element) return refuse(s, "a timed call left its output unwritten");
+    }
+    return 0;
+}
+
+static void *device_alloc(const fb_run *run, int64_t bytes) {
+    return run->device->alloc(bytes > 0 ? (size_t)bytes : 1);
+}
+
+/* The chosen kernel and splits, from the library's own explanation. */
+static void slot_explain(slot *s) {
+    char text[1024];
+    s->point.splits = 1;
+    snprintf(s->point.kernel, sizeof s->point.kernel, "unknown");
+    if (fa_explain(&s->args, text, sizeof text) != FA_OK) return;
+    const char *kernel = strstr(text, "kernel="), *splits = strstr(text, "\nsplits=");
+    if (kernel) sscanf(kernel, "kernel=%47[^\n]", s->point.kernel);
+    if (splits) sscanf(splits, "\nsplits=%d", &s->point.splits);
+}
+
+static int slot_open(group *g, slot *s, const fb_shape *shape, fb_role role) {
+    fb_run *run = g->run;
+    const int64_t row = (int64_t)shape->heads_q * shape->head_dim;
+    const int64_t element = fa_dtype_size(run->options.dtype);
+    s->run = run;
+    s->point.shape = *shape;
+    s->point.role = role;
+    s->point.work = fb_work_of(shape, run->options.dtype);
+
+    fa_args *a = &s->args;
+    *a = fa_args_default();
+    a->device = run->device->fa_device;
+    a->dtype = run->options.dtype;
+    a->batch = shape->batch;
+    a->heads_q = shape->heads_q;
+    a->heads_kv = shape->heads_kv;
+    a->head_dim = shape->head_dim;
+    a->q_len = shape->q_len;
+    a->kv_len = shape->kv_len;
+    /* The last q_len rows of the q buffer: what the padded call has in the same place. */
+    char *q = (char *)g->q + (g->q_rows - shape->q_len) * row * element;
+    a->q = fa_bshd(q, g->q_rows, shape->heads_q, shape->head_dim);
+    a->k = fa_bshd(g->k, g->kv_rows, shape->heads_kv, shape->head_dim);
+    a->v = fa_bshd(g->v, g->kv_rows, shape->heads_kv, shape->head_dim);
+    s->o_bytes = shape->batch * shape->q_len * row * element;
+    a->o = fa_bshd(device_alloc(run, s->o_bytes), shape->q_len, shape->heads_q, shape->head_dim);
+    s->verified = malloc((size_t)s->o_bytes);
+    if (fa_fwd_causal_workspace(a, &a->workspace_size) != FA_OK) return refuse(s, fa_last_error());
+    if (a->workspace_size) {
+        a->workspace = run->device->alloc(a->workspace_size);
+        if (a->workspace) run->device->set_bytes(a->workspace, 0, a->workspace_size);
+    }
+    if (!a->o.data || !s->verified || (a->workspace_size && !a->workspace))
+        return refuse(s, "no memory");
+    slot_explain(s);
+    return 0;
+}
+
+static int group_open(group *g, const fb_group *shapes) {
+    const fb_shape *first = &shapes->shapes[0];
+    const fb_device *device = g->run->device;
+    const int32_t dtype = g->run->options.dtype;
+    const int64_t dim = first->head_dim;
+    g->kv_rows = first->kv_len;
+    g->q_rows = shapes->padded ? first->kv_len : first->q_len;
+    const int64_t q_count = first->batch * g->q_rows * first->heads_q * dim;
+    const int64_t kv_count = (int64_t)first->batch * first->kv_len * first->heads_kv * dim;
+    g->q = device_alloc(g->run, q_count * fa_dtype_size(dtype));
+    g->k = device_alloc(g->run, kv_count * fa_dtype_size(dtype));
+    g->v = device_alloc(g->run, kv_count * fa_dtype_size(dtype));
+    if (!g->q || !g->k || !g->v) {
+        fprintf(stderr, "no memory for q, k and v of kv_len %d\n", first->kv_len);
+        return 1;
+    }
+    device->fill_normal(g->q, q_count, dtype, 1);
+    device->fill_normal(g->k, kv_count, dtype, 2);
+    device->fill_normal(g->v, kv_count, dtype, 3);
+
+    int failed = 0;
+    for (int i = 0; i < shapes->count && !failed; i++)
+        failed = slot_open(g, &g->slots[g->count++], &shapes->shapes[i], FB_NATIVE);
+    fb_shape padded = *first, empty = *first;
+    padded.q_len = padded.kv_len;
+    empty.q_len = 1;
+    empty.kv_len = 0;
+    if (shapes->padded && !failed) failed = slot_open(g, &g->slots[g->count++], &padded, FB_PADDED);
+    return failed ? failed : slot_open(g, &g->slots[g->count++], &empty, FB_EMPTY);
+}
+
+static void group_close(group *g) {
+    const fb_device *device = g->run->device;
+    for (int i = 0; i < g->count; i++) {
+        device->release(g->slots[i].args.o.data);
+        device->release(g->slots[i].args.workspace);
+        free(g->slots[i].verified);
+    }
+    device->release(g->q);
+    device->release(g->k);
+    device->release(g->v);
+}
+
+static slot *slot_of(group *g, fb_role role) {
+    for (int i = 0; i < g->count; i++)
+        if (g->slots[i].point.role == role) return &g->slots[i];
+    return NULL;
+}
+
+/* Runs once, poisoned, and judges the sample of rows. *us is the time of this first call. */
+static int slot_verify(slot *s, double *us) {
+    const fb_device *device = s->run->device;
+    int failed = 0;
+    slot_poison(s);
+    *us = device->time_us(slot_call, s, &failed);
+    if (failed) return refuse(s, fa_last_error());
+    device->fetch(s->verified, s->args.o.data, (size_t)s->o_bytes, (size_t)s->o_bytes, 1);
+    if (!fb_against_oracle(device, &s->args, s->verified, &s->point.against_oracle))
+        return refuse(s, "no memory for the oracle");
+    if (fb_passes(s->point.against_oracle)) return 0;
+    fprintf(stderr, "%.3g times the granted error (worst row %.3g times)\n",
+            s->point.against_oracle.whole, s->point.against_oracle.row);
+    return refuse(s, "differs from the oracle");
+}
+
+/* All rows of a native result against the last q_len rows of the padded one. */
+static int slot_compare(slot *s, const slot *padded) {
+    const fb_shape *shape = &s->point.shape;
+    const int32_t dtype = s->args.dtype;
+    const int64_t row = (int64_t)shape->heads_q * shape->head_dim;
+    const int64_t count = shape->q_len * row;
+    double *want = malloc((size_t)(shape->batch * count) * sizeof *want);
+    if (!want) return refuse(s, "no memory");
+    for (int64_t b = 0; b < shape->batch; b++) {
+        const int64_t from = ((b + 1) * shape->kv_len - shape->q_len) * row;
+        for (int64_t i = 0; i < count; i++)
+            want[b * count + i] = fa_dtype_get(dtype, padded->verified, from + i);
+    }
+    s->point.against_padded = fb_compare(s->verified, want, shape->batch * count / shape->head_dim,
+                                         shape->head_dim, dtype, 2);
+    free(want);
+    return fb_passes(s->point.against_padded) ? 0 : refuse(s, "differs from padded q");
+}
+
+static int slot_unchanged(slot *s) {
+    unsigned char *now = malloc((size_t)s->o_bytes);
+    if (!now) return refuse(s, "no memory");
+    s->run->device->fetch(now, s->args.o.data, (size_t)s->o_bytes, (size_t)s->o_bytes, 1);
+    const int same = memcmp(now, s->verified, (size_t)s->o_bytes) == 0;
+    free(now);
+    return same ? 0 : refuse(s, "the last timed call gave other bits than the verified one");
+}
+
+static int group_verify(group *g, double *first_us) {
+    for (int i = 0; i < g->count; i++)
+        if (slot_verify(&g->slots[i], &first_us[i])) return 1;
+    const slot *padded = slot_of(g, FB_PADDED);
+    for (int i = 0; i < g->count && padded; i++)
+        if (g->slots[i].point.role == FB_NATIVE && slot_compare(&g->slots[i], padded)) return 1;
+    return 0;
+}
+
+/* Every slot at the temperature that counts; short q at the other one too. */
+static int group_time(group *g, const double *first_us) {
+    const fb_device *device = g->run->device;
+    fb_entry entries[2 * MAX_SLOTS];
+    int count = 0;
+    for (int other = 0; other < 2; other++) {
+        for (int i = 0; i < g->count; i++) {
+            slot *s = &g->slots[i];
+            const int decode = s->point.role == FB_NATIVE && s->point.shape.q_len <= DECODE_ROWS;
+            if (other && !decode) continue;
+            const fb_entry e = {
+                slot_poison, slot_call, slot_written, s, other ? !device->figure : device->figure,
+                first_us[i], {0}};
+            entries[count++] = e;
+        }
+    }
+    if (fb_time_in_turns(device, entries, count, g->run->options.quick ? 20e3 : 300e3)) return 1;
+    for (int i = 0; i < count; i++) {
+        slot *s = entries[i].context;
+        s->point.stats[entries[i].temperature] = entries[i].stats;
+    }
+    for (int i = 0; i < g->count; i++)
+        if (slot_unchanged(&g->slots[i])) return 1;
+    return 0;
+}
+
+/* Fills in what a point knows from the rest of its group. Returns how many are beyond bounds. */
+static int group_judge(group *g) {
+    const fb_run *run = g->run;
+    const fb_device *device = run->device;
+    const slot *padded = slot_of(g, FB_PADDED), *empty = slot_of(g, FB_EMPTY);
+    int beyond = 0;
+    for (int i = 0; i < g->count; i++) {
+        fb_point *p = &g->slots[i].point;
+        const double us = fb_figure(device, &p->stats[device->figure]);
+        p->empty_us = fb_figure(device, &empty->point.stats[device->figure]);
+        if (p->role != FB_NATIVE || !padded) continue;
+        p->padded_us = fb_figure(device, &padded->point.stats[device->figure]);
+        p->padded_work = padded->point.work;
+        if (!fb_bound_applies(&p->shape)) continue;
+        p->bound_us =
+            fb_bound_us(&run->ceilings, &p->work, &p->padded_work, p->padded_us, p->empty_us);
+        beyond += !(us <= p->bound_us);
+    }
+    return beyond;
+}
+
+static int run_append(fb_run *run, const group *g) {
+    if (run->point_count + g->count > run->point_capacity) {
+        const int capacity = 2 * run->point_capacity + g->count;
+        fb_point *points = realloc(run->points, (size_t)capacity * sizeof *points);
+        if (!points) return 1;
+        run->points = points;
+        run->point_capacity = capacity;
+    }
+    for (int i = 0; i < g->count; i++) run->points[run->point_count++] = g->slots[i].point;
+    return 0;
+}
+
+int fb_run_group(fb_run *run, const fb_group *shapes) {
+    double first_us[MAX_SLOTS];
+    group g = {0};
+    g.run = run;
+    int failed = group_open(&g, shapes) || group_verify(&g, first_us) || group_time(&g, first_us);
+    /* A point beyond its bound is measured once more, and is so only if that repeats. */
+    if (!failed && group_judge(&g) > 0) {
+        failed = group_time(&g, first_us);
+        if (!failed) group_judge(&g);
+    }
+    if (!failed) failed = run_append(run, &g);
+    group_close(&g);
+    return failed;
+}

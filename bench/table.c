@@ -1,0 +1,68 @@
+/* table.c - the measured points as text for people. It changes when a column does. */
+#include "bench.h"
+
+static void print_ceilings(FILE *out, const fb_run *run) {
+    const fb_ceilings *c = &run->ceilings;
+    fprintf(out, "%-16s %.1f GFLOP/s, %s\n", "arithmetic peak", 1e-9 * c->flops_per_second,
+            c->arithmetic);
+    if (c->cache_bytes_per_second > 0)
+        fprintf(out, "%-16s %.1f GB/s up to %.0f MB (last cache), %.1f GB/s beyond\n", "read rate",
+                1e-9 * c->cache_bytes_per_second, 1e-6 * c->cache_bytes,
+                1e-9 * c->memory_bytes_per_second);
+    else
+        fprintf(out, "%-16s %.2f us + bytes / %.1f GB/s, cold\n", "read rate", c->read_us,
+                1e-9 * c->memory_bytes_per_second);
+}
+
+void fb_print_facts(FILE *out, const fb_run *run, const fb_facts *facts) {
+    for (int i = 0; i < facts->count; i++)
+        fprintf(out, "%-16s %s\n", facts->key[i], facts->value[i]);
+    print_ceilings(out, run);
+}
+
+static void print_head(FILE *out, const fb_run *run, const fb_point *p) {
+    const fb_shape *s = &p->shape;
+    const fb_device *d = run->device;
+    fprintf(out, "\ngrid %s, %s, %s, batch %d, heads %d/%d, head_dim %d, kernel %s\n", s->grid,
+            d->name, fb_dtype_name(run->options.dtype), s->batch, s->heads_q, s->heads_kv,
+            s->head_dim, p->kernel);
+    fprintf(out, "%s\n", FB_PAIRS_FORMULA);
+    fprintf(out, "us: %s of the calls, %s; +-: (upper - lower quartile) / median; ",
+            d->use_minimum ? "minimum" : "median", d->figure == FB_COLD ? "cold" : "warm");
+    fprintf(out, "floor: max(flops / peak, bytes / read rate) + an empty call\n");
+    fprintf(out, "%-7s %7s %7s %11s %4s %9s %7s %10s %6s %11s | %9s %9s %9s %11s\n", "call", "kv",
+            "q", "us", "+-%", "GFLOP/s", "GB/s", "floor us", "floor",
+            d->figure ? "warm us" : "cold us", "speed-up", "flops", "extra MB", "bound us");
+}
+
+static void print_row(FILE *out, const fb_run *run, const fb_point *p) {
+    static const char *const names[] = {"native", "padded", "empty"};
+    const fb_stats *other = &p->stats[!run->device->figure];
+    const double us = fb_point_us(run, p);
+    fprintf(out, "%-7s %7d %7d %11.1f %4.0f", names[p->role], p->shape.kv_len, p->shape.q_len, us,
+            100 * p->stats[run->device->figure].spread);
+    if (p->role != FB_EMPTY) {
+        const double floor_us = fb_point_floor_us(run, p);
+        fprintf(out, " %9.1f %7.1f %10.1f %5.0f%%", 1e-3 * p->work.flops / us,
+                1e-3 * p->work.bytes / us, floor_us, 100 * floor_us / us);
+    }
+    if (other->calls) fprintf(out, " %11.1f", fb_figure(run->device, other));
+    if (p->padded_us > 0)
+        fprintf(out, "%*s | %8.1fx %8.1fx %9.2f", other->calls ? 0 : 12, "", p->padded_us / us,
+                p->padded_work.flops / p->work.flops, 1e-6 * fb_extra_bytes(p, run->options.dtype));
+    if (p->bound_us > 0) fprintf(out, " %11.1f %s", p->bound_us, us <= p->bound_us ? "ok" : "OVER");
+    fputc('\n', out);
+}
+
+static int same_head(const fb_point *a, const fb_point *b) {
+    return a->shape.batch == b->shape.batch && a->shape.heads_q == b->shape.heads_q &&
+           a->shape.heads_kv == b->shape.heads_kv && a->shape.head_dim == b->shape.head_dim;
+}
+
+void fb_print_table(FILE *out, const fb_run *run) {
+    for (int i = 0; i < run->point_count; i++) {
+        const fb_point *p = &run->points[i];
+        if (i == 0 || !same_head(p, p - 1)) print_head(out, run, p);
+        print_row(out, run, p);
+    }
+}

@@ -1,0 +1,187 @@
+/* test_measure.c - the timing loop against known times, and wrong results against the record.
+ *
+ * Times are judged by the minimum or the quartiles, which another process on the machine does not
+ * move; the limits are those of the cases B141 and B142 (an empty function under 5 us, a spread of
+ * a 5 us spin under 10 %, a spin of 10 ms within 2 %). B143: no record of a wrong result. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "bench.h"
+#include "test_check.h"
+
+static double now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
+}
+
+static int nothing(void *context) {
+    (void)context;
+    return 0;
+}
+
+static int spin(void *context) {
+    const double end = now_us() + *(const double *)context;
+    while (now_us() < end) {}
+    return 0;
+}
+
+static fb_stats time_alone(fb_action call, void *context, double first_us, double budget_us) {
+    fb_entry e = {.call = call, .context = context, .first_us = first_us};
+    CHECK(fb_time_in_turns(&fb_device_cpu, &e, 1, budget_us) == 0, "the loop fails");
+    return e.stats;
+}
+
+static void known_times_are_measured(void) {
+    double five_us = 5, ten_ms = 10000;
+    for (int run = 0; run < 5; run++) {
+        const fb_stats empty = time_alone(nothing, NULL, 0, 1000);
+        CHECK(empty.median < 5, "an empty function takes %.2f us", empty.median);
+        const fb_stats us5 = time_alone(spin, &five_us, 5, 1000);
+        CHECK(us5.minimum >= 5 && us5.minimum < 5.5, "a 5 us spin takes %.2f us", us5.minimum);
+        CHECK(us5.spread < 0.1, "a 5 us spin scatters by %.0f %%", 100 * us5.spread);
+    }
+    const fb_stats ms10 = time_alone(spin, &ten_ms, 10000, 50000);
+    CHECK(ms10.minimum >= 10000 && ms10.minimum <= 10200, "10 ms take %.0f us", ms10.minimum);
+    CHECK(ms10.calls == 5, "a budget of 50 ms gives %d calls of 10 ms", ms10.calls);
+    printf("a spin of 10 ms took %.1f us (minimum of %d)\n", ms10.minimum, ms10.calls);
+}
+
+static void statistics_are_those_of_a_known_sample(void) {
+    double odd[] = {9, 1, 5, 3, 7}, even[] = {4, 1, 3, 2};
+    const fb_stats a = fb_stats_of(odd, 5), b = fb_stats_of(even, 4);
+    CHECK(a.minimum == 1 && a.lower == 3 && a.median == 5 && a.upper == 7, "odd count");
+    CHECK(a.spread == 0.8, "spread %g", a.spread);
+    CHECK(b.minimum == 1 && b.median == 2.5, "even count: median %g", b.median);
+}
+
+/* ---- turns ---- */
+
+static char turns[2 * FB_MAX_SAMPLES + 1];
+static int turn_count;
+
+static int note_turn(void *context) {
+    turns[turn_count++] = *(const char *)context;
+    return 0;
+}
+
+static int refuse_call(void *context) {
+    (void)context;
+    return 1;
+}
+
+static void entries_take_turns_evenly(void) {
+    char a = 'a', b = 'b';
+    fb_entry e[2] = {{.call = note_turn, .context = &a, .first_us = 1000},
+                     {.call = note_turn, .context = &b, .first_us = 2000}};
+    CHECK(fb_time_in_turns(&fb_device_cpu, e, 2, 20000) == 0, "the loop fails");
+    CHECK(e[0].stats.calls == 20 && e[1].stats.calls == 10, "%d and %d calls", e[0].stats.calls,
+          e[1].stats.calls);
+    int evenly = turn_count == 30;
+    for (int i = 0; i < turn_count; i++) evenly = evenly && turns[i] == (i % 3 == 2 ? 'b' : 'a');
+    CHECK(evenly, "order %s", turns);
+    e[1].call = refuse_call;
+    turn_count = 0;
+    CHECK(fb_time_in_turns(&fb_device_cpu, e, 2, 20000) == 2, "a failing call is named");
+}
+
+/* ---- mutants ---- */
+
+static int call_count;
+
+static fa_status right(const fa_args *a, struct CUstream_st *stream) {
+    call_count++;
+    return fa_fwd_causal(a, stream);
+}
+
+static float *row_of(const fa_args *a, int row) {
+    return (float *)a->o.data + (int64_t)row * a->heads_q * a->head_dim;
+}
+
+static fa_status skips_every_second_call(const fa_args *a, struct CUstream_st *stream) {
+    return call_count++ % 2 ? FA_OK : fa_fwd_causal(a, stream);
+}
+
+static fa_status skips_once_timed(const fa_args *a, struct CUstream_st *stream) {
+    return call_count++ < 4 ? fa_fwd_causal(a, stream) : FA_OK;
+}
+
+static fa_status scales_by_a_thousandth(const fa_args *a, struct CUstream_st *stream) {
+    const fa_status status = fa_fwd_causal(a, stream);
+    for (int i = 0; i < a->q_len * a->heads_q * a->head_dim; i++) row_of(a, 0)[i] *= 1.001f;
+    return status;
+}
+
+static fa_status scales_once_timed(const fa_args *a, struct CUstream_st *stream) {
+    return call_count++ < 4 ? fa_fwd_causal(a, stream) : scales_by_a_thousandth(a, stream);
+}
+
+static fa_status mask_is_top_left(const fa_args *a, struct CUstream_st *stream) {
+    fa_args top_left = *a;
+    top_left.align = FA_ALIGN_OFFSET;
+    return fa_fwd_causal(&top_left, stream);
+}
+
+/* Only the native call of 9 rows, in a row that the oracle's sample does not hold. */
+static fa_status one_row_off(const fa_args *a, struct CUstream_st *stream) {
+    const fa_status status = fa_fwd_causal(a, stream);
+    if (a->q_len == 9) row_of(a, 2)[0] += 0.001f;
+    return status;
+}
+
+static fa_status answers_nan(const fa_args *a, struct CUstream_st *stream) {
+    const fa_status status = fa_fwd_causal(a, stream);
+    row_of(a, a->q_len - 1)[a->head_dim - 1] /= 0.0f;
+    row_of(a, a->q_len - 1)[a->head_dim - 1] *= 0.0f;
+    return status;
+}
+
+static fa_status fails(const fa_args *a, struct CUstream_st *stream) {
+    (void)a, (void)stream;
+    return FA_ERR_LAUNCH;
+}
+
+/* Points recorded of a group of two native calls, a padded and an empty one. */
+static int points_of(fb_subject subject, int *failed) {
+    const fb_shape shapes[] = {{"test", 1, 4, 2, 32, 1, 96}, {"test", 1, 4, 2, 32, 9, 96}};
+    const fb_group group = {shapes, 2, 1};
+    fb_run run = {.device = &fb_device_cpu, .subject = subject};
+    run.options = (fb_options){.grid = "test", .dtype = FA_DTYPE_F32, .quick = 1};
+    run.ceilings = (fb_ceilings){.flops_per_second = 1e12, .memory_bytes_per_second = 1e12};
+    call_count = 0;
+    *failed = fb_run_group(&run, &group);
+    free(run.points);
+    return run.point_count;
+}
+
+static void wrong_results_are_not_recorded(void) {
+    static const struct {
+        const char *name;
+        fb_subject subject;
+    } mutants[] = {{"skips every second call", skips_every_second_call},
+                   {"skips once timed", skips_once_timed},
+                   {"scales by a thousandth", scales_by_a_thousandth},
+                   {"scales once timed", scales_once_timed},
+                   {"mask is top-left", mask_is_top_left},
+                   {"one row off", one_row_off},
+                   {"answers NaN", answers_nan},
+                   {"fails", fails}};
+    const int count = (int)(sizeof mutants / sizeof *mutants);
+    int failed = 0, killed = 0, points = points_of(right, &failed);
+    CHECK(points == 4 && !failed, "the library itself: %d points, failed %d", points, failed);
+    for (int i = 0; i < count; i++) {
+        fprintf(stderr, "expected: ");
+        points = points_of(mutants[i].subject, &failed);
+        killed += points == 0 && failed;
+        CHECK(points == 0 && failed, "mutant '%s' left %d points", mutants[i].name, points);
+    }
+    printf("mutants killed: %d/%d\n", killed, count);
+}
+
+int main(void) {
+    known_times_are_measured();
+    statistics_are_those_of_a_known_sample();
+    entries_take_turns_evenly();
+    wrong_results_are_not_recorded();
+    return report_checks("bench measurement");
+}
