@@ -38,16 +38,18 @@ static double derived_bound(const compare_input *in, const compare_row *f, doubl
            least * (1 + terms * f->max_value);
 }
 
-/* Whole-tensor facts of the baseline, and what follows from them. */
+/* Whole-tensor facts of the baseline, and the tolerances that follow from them. */
 typedef struct limits {
-    double max_error; /* the tolerance of every element, infinite without a baseline */
-    double rms, worst_row_rms, row_rms; /* the baseline's RMS, its worst row's; a row's tolerance */
+    double max_error; /* of every element; infinite without a baseline */
+    double row_rms;
+    double rms;
+    double baseline_rms, baseline_row_rms; /* the latter of its worst row */
 } limits;
 
 static limits limits_of(const compare_input *in) {
-    limits l = {INFINITY, 0, 0, INFINITY};
+    limits l = {INFINITY, INFINITY, INFINITY, 0, 0};
     if (!in->baseline_o) return l;
-    double worst = 0, largest = 0, sum = 0;
+    double worst = 0, largest = 0, sum = 0, logits = 0;
     int64_t counted = 0;
     for (int64_t row = 0; row < in->rows * in->heads; ++row) {
         double row_sum = 0;
@@ -60,12 +62,14 @@ static limits limits_of(const compare_input *in) {
             ++counted;
         }
         sum += row_sum;
-        l.worst_row_rms = fmax(l.worst_row_rms, sqrt(row_sum / in->dim));
+        l.baseline_row_rms = fmax(l.baseline_row_rms, sqrt(row_sum / in->dim));
+        logits = fmax(logits, kFloatUnit * in->facts[row].max_logit * in->facts[row].max_value);
     }
     const double ulp = compare_ulp(in->dtype, largest);
-    l.max_error = 2 * worst + ulp;
-    l.rms = counted ? sqrt(sum / (double)counted) : 0;
-    l.row_rms = 2 * l.worst_row_rms + ulp / 2;
+    l.baseline_rms = counted ? sqrt(sum / (double)counted) : 0;
+    l.max_error = 2 * worst + ulp + logits;
+    l.row_rms = 2 * l.baseline_row_rms + ulp / 2 + logits;
+    l.rms = 1.5 * l.baseline_rms + logits;
     return l;
 }
 
@@ -147,14 +151,14 @@ static void compare_o(const compare_input *in, compare_report *r) {
         all.want += s.want;
         all.count += s.count;
         const double rms = s.count ? sqrt(s.error / (double)s.count) : 0;
-        r->row_ratio = fmax(r->row_ratio, in->baseline_o ? ratio_of(rms, l.worst_row_rms) : 0);
+        r->row_ratio = fmax(r->row_ratio, in->baseline_o ? ratio_of(rms, l.baseline_row_rms) : 0);
         rows_ok = rows_ok && rms <= l.row_rms;
     }
     r->frobenius = all.want > 0 ? sqrt(all.error / all.want) : 0;
     if (in->exact || !in->baseline_o || all.count < COMPARE_RMS_FROM) return;
     const double rms = sqrt(all.error / (double)all.count);
-    r->rms_ratio = ratio_of(rms, l.rms);
-    if (!(rms <= 1.5 * l.rms)) fail_whole(r, "RMS error above 1.5 times the baseline's");
+    r->rms_ratio = ratio_of(rms, l.baseline_rms);
+    if (!(rms <= l.rms)) fail_whole(r, "RMS error above 1.5 times the baseline's");
     if (!rows_ok) fail_whole(r, "RMS error of a row above twice the baseline's worst row");
 }
 

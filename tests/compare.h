@@ -1,17 +1,24 @@
 /* compare.h - is this output right? Tolerances come from the format, never from taste.
  *
- * o, 16-bit:  max error <= 2 * the baseline's largest error + 1 ulp of the largest |o|. From 4096
- *             elements on also: RMS error <= 1.5 * the baseline's, and every row's RMS error <= 2 *
- *             its worst row's + half that ulp. The baseline makes the roundings that a good kernel
- *             of the dtype cannot avoid (fa_reference_baseline_row).
- * o, always:  |error| <= u * (|o| + V) + 2^-24 * V * (sqrt(D) * L + A + sqrt(n) + 8) per element,
- *             u = half an ulp of the 16-bit dtype relative to the value, V = largest visible |v|,
- *             L = largest visible |logit|, A = scale |q| max |k|, n = visible keys. These are: P
- * and o rounded; a dot product of D terms (of partial sums up to L, or of the random sums that A
- * measures), whose error exp passes on; sums of n weights; a few operations more. lse: |error| <= 8
- * * 2^-24 * max(1, |lse|, L). NaN and Inf sit exactly where the oracle has them; an oracle's -inf
- * and 0 of a row without keys are met exactly. Everything is compared positively: ok = |error| <=
- * tolerance, so NaN fails. */
+ * u is half an ulp of the 16-bit dtype relative to the value (0 for float32), D = head_dim, and per
+ * row: n = visible keys, V = largest visible |v|, L = largest visible |logit|, A = scale |q|
+ * max|k|.
+ *
+ * - 16-bit o against the baseline, which makes the roundings that a good kernel of the dtype cannot
+ *   avoid (fa_reference_baseline_row): the largest error is at most 2 times the baseline's + 1 ulp
+ *   of the largest |o|. From 4096 elements on, the RMS error is at most 1.5 times the baseline's,
+ *   and any row's at most 2 times its worst row's + half that ulp. To each is added 2^-24 L V, what
+ *   float32 logits of that size carry in whatever order they are summed.
+ *
+ * - o per element, always: u (|o| + V) + 2^-24 V (sqrt(D) L + A + sqrt(n) + 8). That is P and o
+ *   rounded; a dot product of D terms, of partial sums up to L or of the random sums that A
+ *   measures, whose error exp passes on; sums of n weights; a few operations more.
+ *
+ * - lse: 8 * 2^-24 max(1, |lse|, L).
+ *
+ * - NaN and Inf sit exactly where the oracle has them; -inf and 0 of a row without keys are exact.
+ *
+ * Everything is compared positively: ok = |error| <= tolerance, so that NaN fails. */
 #ifndef TESTS_COMPARE_H
 #define TESTS_COMPARE_H
 
