@@ -1,0 +1,6 @@
+# The programs that break things: fuzzing, mutants, and thread slices under the thread sanitizer.
+
+# Seconds of fuzzing in a test run; more on request: fa_fuzz seconds=600.
+add_executable(fa_fuzz fuzz.c)
+target_link_libraries(fa_fuzz PRIVATE fa_harness -lm)
+add_test(NAME fa_fuzz COMMAND fa_fuzz seconds=15)
