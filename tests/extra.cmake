@@ -4,3 +4,5 @@
 add_executable(fa_fuzz fuzz.c)
 target_link_libraries(fa_fuzz PRIVATE fa_harness -lm)
 add_test(NAME fa_fuzz COMMAND fa_fuzz seconds=15)
+
+add_subdirectory(mutants)
