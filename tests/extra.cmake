@@ -6,3 +6,9 @@ target_link_libraries(fa_fuzz PRIVATE fa_harness -lm)
 add_test(NAME fa_fuzz COMMAND fa_fuzz seconds=15)
 
 add_subdirectory(mutants)
+
+# An engine's own threads; configure with -fsanitize=thread (preset tsan) to look for races.
+find_package(Threads REQUIRED)
+add_executable(fa_slices slices.c)
+target_link_libraries(fa_slices PRIVATE fa_harness Threads::Threads)
+add_test(NAME fa_slices COMMAND fa_slices)
