@@ -65,7 +65,7 @@ static int read_array(const char *text, int32_t *values, int64_t capacity) {
     int64_t count = 0;
     for (char *end;; text = end) {
         const long value = strtol(text, &end, 10);
-        if (end == text) return count > 0 ? 0 : -1;
+        if (end == text) return *text == 0 ? 0 : -1;
         if (count == capacity) return -1;
         values[count++] = (int32_t)value;
     }
@@ -130,7 +130,7 @@ static int read_field(fa_golden *golden, extras *more, const char *name, const c
 
 static int read_header(FILE *file, fa_golden *golden, extras *more) {
     char line[LINE_SIZE], name[32];
-    int text_at;
+    int text_at = 0;
     if (fgets(line, sizeof line, file) == NULL || strcmp(line, "FAGOLD 1\n") != 0) return -1;
     while (fgets(line, sizeof line, file) != NULL) {
         line[strcspn(line, "\n")] = 0;

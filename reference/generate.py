@@ -110,12 +110,11 @@ def sequence(case, arrays, i):
     found = [real_rows(case, "q", i, q, case["q_len"])]
     for name in ("k", "v"):
         pool = arrays[name]
-        if case["page_size"] and not case["num_pages"]:
-            rows = pool.reshape(0, case["heads_kv"], case["head_dim"])
-        elif case["page_size"]:
+        if case["page_size"]:
             at = i * case["block_table_stride"]
-            table = case["block_table"][at : at + case["block_table_cols"]]
-            rows = np.concatenate([pool[page] for page in table])
+            table = case["block_table"][at : at + case["block_table_cols"]] if len(pool) else []
+            rows = pool[np.array(table, dtype=np.int64)]
+            rows = rows.reshape(-1, case["heads_kv"], case["head_dim"])
         else:
             rows = pool[0 if case["cu_seqlens_k"] is not None else i]
         found.append(real_rows(case, "k", i, rows, case["kv_len"]))

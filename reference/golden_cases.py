@@ -20,8 +20,9 @@ INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 
 
 def case(name, dtype, batch, heads, head_dim, q_len, kv_len, **more):
-    """heads is (heads_q, heads_kv); kind and the *_scale options make the three input rules."""
-    kind, seed = more.pop("kind", "normal"), zlib.crc32(name.encode())  # whatever the order of cases
+    """heads is (heads_q, heads_kv); kind and the *_scale options make the three input rules, whose
+    seed comes from the name so that a new case changes no other's."""
+    kind, seed = more.pop("kind", "normal"), zlib.crc32(name.encode())
     rules = {t + "_rule": (kind, seed, float(more.pop(t + "_scale", 1))) for t in "qkv"}
     fields = {
         "name": name,
@@ -34,7 +35,7 @@ def case(name, dtype, batch, heads, head_dim, q_len, kv_len, **more):
         "kv_len": kv_len,
         "q_layout": "bshd",
         "kv_layout": "bshd",
-        "kv_rows": kv_len,  # rows of the cache, of which kv_len are declared; neither packed nor paged
+        "kv_rows": kv_len,  # of the cache when neither packed nor paged
         **rules,
         "scale": 0.0,
         "align": 0,

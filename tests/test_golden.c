@@ -96,7 +96,7 @@ static void row_in_long_double(const fa_args *a, int32_t i, int32_t head, int64_
             logit[j] += (long double)fa_dtype_get(a->dtype, a->q.data, q_at + d) *
                         fa_dtype_get(a->dtype, a->k.data, k_at + d);
         logit[j] *= fa_reference_scale(a);
-        if (!(logit[j] <= largest)) largest = logit[j];
+        if (!isnan(largest) && !(logit[j] <= largest)) largest = logit[j];
     }
     for (int64_t j = 0; j < seen && largest != -INFINITY; j++) {
         const int64_t v_at = fa_reference_kv_index(a, &a->v, i, head_kv, j);
