@@ -37,8 +37,10 @@ static float pick(const test_case *c, int32_t i, int32_t head, int64_t row, int3
     const int64_t at_head = head + (int64_t)c->from_head * (c->heads_q / c->heads_kv);
     const uint64_t at = row_index(i + c->from_batch, at_head, row + c->from_row);
     const uint64_t target = fa_input_word((uint64_t)c->seed, kStreamTarget, at) % (uint64_t)seen;
-    return (float)(64 / scale_of(c)) * code(c, i + c->from_batch, kv_head + c->from_head,
-                                            (int64_t)target + c->from_key, column);
+    /* Columns of many sizes: a sum of equal terms would round the same way each time. */
+    return (float)((48 + column * 37 % 32) / scale_of(c)) *
+           code(c, i + c->from_batch, kv_head + c->from_head, (int64_t)target + c->from_key,
+                column);
 }
 
 /* The logit of a key under INPUT_RISE, CREEP and FALL, apart from noise. */
@@ -60,7 +62,7 @@ static float q_value(const test_case *c, int32_t i, int32_t head, int64_t row, i
     case INPUT_EQUAL:
         return 0;
     case INPUT_SINK:
-        return noise + 1;
+        return column == c->head_dim / 2 ? noise / 4 + 1 : noise;
     case INPUT_RISE:
     case INPUT_CREEP:
     case INPUT_FALL:
@@ -81,7 +83,7 @@ static float k_value(const test_case *c, int64_t i, int64_t head, int64_t key, i
     case INPUT_LARGE:
         return 28 * noise;
     case INPUT_SINK:
-        return key == 0 ? 8 : noise;
+        return key == 0 && column == c->head_dim / 2 ? (float)(24 / scale_of(c)) : noise;
     case INPUT_RISE:
     case INPUT_CREEP:
     case INPUT_FALL:

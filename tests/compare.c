@@ -165,8 +165,10 @@ static void compare_o(const compare_input *in, compare_report *r) {
 static void compare_lse(const compare_input *in, compare_report *r) {
     for (int64_t at = 0; at < in->rows * in->heads; ++at) {
         const double want = in->want_lse[at];
-        const double size = fmax(1, fmax(fabs(want), in->facts[at].max_logit));
-        const double tolerance = isfinite(want) ? 8 * kFloatUnit * size : 0;
+        const compare_row *f = &in->facts[at];
+        const double size = 8 * fmax(fmax(1, fabs(want)), f->max_logit);
+        const double dot = sqrt(in->dim) * f->max_logit + f->dot_size;
+        const double tolerance = isfinite(want) ? kFloatUnit * fmax(size, dot) : 0;
         note(r, at, -1, (double)in->lse[at], want, tolerance, "lse", in->heads);
         r->lse_ratio = fmax(r->lse_ratio, ratio_of(error_of((double)in->lse[at], want), tolerance));
     }

@@ -1,8 +1,8 @@
 /* compare.h - is this output right? Tolerances come from the format, never from taste.
  *
  * u is half an ulp of the 16-bit dtype relative to the value (0 for float32), D = head_dim, and per
- * row: n = visible keys, V = largest visible |v|, L = largest visible |logit|, A = scale |q|
- * max|k|.
+ * row: n = visible keys, V = largest visible |v|, L = largest visible |logit|, A = scale |q||k|
+ * with the longest visible k.
  *
  * - 16-bit o against the baseline, which makes the roundings that a good kernel of the dtype cannot
  *   avoid (fa_reference_baseline_row): the largest error is at most 2 times the baseline's + 1 ulp
@@ -14,7 +14,8 @@
  *   rounded; a dot product of D terms, of partial sums up to L or of the random sums that A
  *   measures, whose error exp passes on; sums of n weights; a few operations more.
  *
- * - lse: 8 * 2^-24 max(1, |lse|, L).
+ * - lse: 2^-24 max(8, 8 |lse|, 8 L, sqrt(D) L + A). The last is the dot product's share, as above:
+ *   it counts from D = 64 on, or where large terms cancel to a small logit.
  *
  * - NaN and Inf sit exactly where the oracle has them; -inf and 0 of a row without keys are exact.
  *
