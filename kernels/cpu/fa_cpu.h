@@ -10,6 +10,8 @@
 
 #ifdef FA_PREFIX
 #define fai_cpu_run_tasks FA_JOIN(FA_PREFIX, fai_cpu_run_tasks)
+#define fai_cpu_has_avx2 FA_JOIN(FA_PREFIX, fai_cpu_has_avx2)
+#define fai_cpu_run_avx2 FA_JOIN(FA_PREFIX, fai_cpu_run_avx2)
 #endif
 
 /* The planner's tile_rows and tile_keys, for every head_dim. Above head_dim 128 a tile is worked
@@ -35,5 +37,10 @@ typedef struct fai_cpu_kernel {
 /* Runs every task of the call, or of its slice, on plan->threads threads. */
 FAI_LOCAL fa_status fai_cpu_run_tasks(const fa_args *a, const fai_plan *plan,
                                       const fai_cpu_kernel *kernel);
+
+/* The instruction sets beyond the portable one, and whether this machine and build have them. */
+FAI_LOCAL int fai_cpu_has_avx2(void);
+FAI_LOCAL fa_status fai_cpu_run_avx2(const fa_args *a, const fai_plan *plan,
+                                     struct CUstream_st *stream);
 
 #endif /* FA_CPU_H */

@@ -25,7 +25,7 @@
 #define FAI_Q_FLOATS (FAI_CPU_TILE_ROWS * 128)
 #define FAI_KV_FLOATS (FAI_CPU_TILE_KEYS * 256)
 
-/* What a tile keeps on the stack: 186 KB. */
+/* What a tile keeps on the stack: 187 KB. */
 typedef struct fai_scratch {
     float q[FAI_Q_FLOATS] FAI_ALIGNED;
     float o[FAI_Q_FLOATS] FAI_ALIGNED;
@@ -36,7 +36,9 @@ typedef struct fai_scratch {
     float sum[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
     float factor[FAI_CPU_TILE_ROWS] FAI_ALIGNED;  /* what a new maximum makes of sum and o */
     int32_t limit[FAI_CPU_TILE_ROWS] FAI_ALIGNED; /* keys of the block that each row sees */
-    const float *rows[FAI_CPU_TILE_KEYS];
+    const float *rows[FAI_CPU_TILE_KEYS];         /* the block that is worked on, in float32 */
+    const void *ahead[FAI_CPU_TILE_KEYS];         /* the block after it, as the caller has it */
+    int32_t ahead_count;
 } fai_scratch;
 
 /* A tile, or a part of it, in the packed rows of one (sequence, kv head). */
@@ -48,10 +50,18 @@ typedef struct fai_tile {
     int64_t q_len, kv_len, offset, group;
     int64_t first; /* packed row: query first / group, head first % group of the group */
     int32_t rows;
-    int32_t width; /* rows, padded to whole vectors */
-    int32_t dim;   /* head_dim, padded */
-    int32_t few;   /* 1: q, s and o are [row][...] */
+    int32_t width;    /* rows, padded to whole vectors */
+    int32_t dim;      /* head_dim, padded */
+    int32_t few;      /* 1: the lanes do not hold rows */
+    int32_t row_size; /* bytes of a row of K or V */
 } fai_tile;
+
+/* Rows [at, at + width) of a tile, which one micro-kernel takes. Their q, o and s lie together:
+ * q + at * dim + d * width, likewise o, and s + at * FAI_CPU_TILE_KEYS + key * width. */
+typedef struct fai_panel {
+    int32_t at;
+    int32_t width;
+} fai_panel;
 
 static inline int32_t fai_round_up(int32_t x, int32_t unit) { return (x + unit - 1) / unit * unit; }
 static inline int64_t fai_query(const fai_tile *t, int32_t row) {
@@ -64,14 +74,28 @@ static inline const void *fai_element(const void *data, int64_t at, int32_t dtyp
     return (const char *)data + at * (dtype == FA_DTYPE_F32 ? 4 : 2);
 }
 
+/* Vectors are taken in threes, but so that none is left alone: two sums in flight for each scalar
+ * do not hide the latency of an FMA as well as three. */
+static inline fai_panel fai_panel_at(const fai_tile *t, int32_t at) {
+    const int32_t left = (t->width - at) / FAI_LANES;
+    const int32_t span = left == 2 || left == 4 ? 2 : (left < 3 ? left : 3);
+    const fai_panel panel = {at, span * FAI_LANES};
+    return panel;
+}
+static inline fai_panel fai_panel_of(const fai_tile *t, int32_t row) {
+    fai_panel panel = fai_panel_at(t, 0);
+    while (row >= panel.at + panel.width) panel = fai_panel_at(t, panel.at + panel.width);
+    return panel;
+}
+
 /* ---- loading ----------------------------------------------------------------------------------
  */
 
 static void fai_load_q(const fai_tile *t, fai_scratch *w) {
     const fa_args *a = t->a;
     float row[FAI_MAX_HEAD_DIM_CPU];
-    memset(w->q, 0, sizeof(float) * (size_t)(t->few ? t->rows : t->width) * (size_t)t->dim);
-    memset(w->o, 0, sizeof(float) * (size_t)(t->few ? t->rows : t->width) * (size_t)t->dim);
+    memset(w->q, 0, sizeof(float) * (size_t)t->width * (size_t)t->dim);
+    memset(w->o, 0, sizeof(float) * (size_t)t->width * (size_t)t->dim);
     for (int32_t r = 0; r < t->width; ++r) {
         w->max[r] = -INFINITY;
         w->sum[r] = 0;
@@ -84,75 +108,91 @@ static void fai_load_q(const fai_tile *t, fai_scratch *w) {
             fai_row_to_float(w->q + r * t->dim, from, a->head_dim, a->dtype);
             continue;
         }
+        const fai_panel panel = fai_panel_of(t, r);
+        float *to = w->q + panel.at * t->dim + (r - panel.at);
         fai_row_to_float(row, from, a->head_dim, a->dtype);
-        for (int32_t d = 0; d < a->head_dim; ++d) w->q[d * t->width + r] = row[d];
+        for (int32_t d = 0; d < a->head_dim; ++d) to[d * panel.width] = row[d];
     }
 }
 
-/* Points w->rows at `keys` rows of K or V from `key` of the sequence on, and repeats the last one
- * up to a whole step. Float32 rows of whole vectors are read where they are when the tile is
- * narrow; otherwise copies are better: strides of a power of two fall on few cache lines. */
-static void fai_load_block(const fai_tile *t, const fa_view *view, int64_t key, int32_t keys,
+/* Notes where the next `keys` rows of K or V lie; the micro-kernels then fetch them while they work
+ * on the block before. */
+static void fai_look_ahead(const fai_tile *t, const fa_view *view, int64_t key, int32_t keys,
                            fai_scratch *w) {
+    const fa_args *a = t->a;
+    for (int32_t j = 0; j < keys; ++j)
+        w->ahead[j] = fai_element(
+            view->data,
+            fai_kv_offset(a, view, t->task.seq, t->task.head_kv, t->k_rows.begin + key + j),
+            a->dtype);
+    w->ahead_count = keys;
+}
+static inline void fai_fetch(const fai_tile *t, const fai_scratch *w, int32_t begin, int32_t end) {
+    for (int32_t j = begin; j < end && j < w->ahead_count; ++j)
+        for (int32_t at = 0; at < t->row_size; at += 64)
+            FAI_PREFETCH((const char *)w->ahead[j] + at);
+}
+
+/* Makes the block that was ahead the one to work on, and repeats its last row up to a whole step.
+ * Float32 rows of whole vectors are read where they are when the tile is narrow; otherwise copies
+ * are better: rows that lie a power of two apart fall on few lines of the cache. */
+static void fai_take_block(const fai_tile *t, fai_scratch *w) {
     const fa_args *a = t->a;
     const int in_place =
         a->dtype == FA_DTYPE_F32 && a->head_dim == t->dim && t->width <= FAI_MAX_SPAN * FAI_LANES;
-    for (int32_t j = 0; j < keys; ++j) {
-        const int64_t at =
-            fai_kv_offset(a, view, t->task.seq, t->task.head_kv, t->k_rows.begin + key + j);
-        const void *from = fai_element(view->data, at, a->dtype);
+    int32_t j = 0;
+    for (; j < w->ahead_count; ++j) {
         if (in_place) {
-            w->rows[j] = (const float *)from;
+            w->rows[j] = (const float *)w->ahead[j];
             continue;
         }
         float *to = w->kv + j * t->dim;
-        fai_row_to_float(to, from, a->head_dim, a->dtype);
+        fai_row_to_float(to, w->ahead[j], a->head_dim, a->dtype);
         for (int32_t d = a->head_dim; d < t->dim; ++d) to[d] = 0;
         w->rows[j] = to;
     }
-    for (int32_t j = keys; j % FAI_PAD != 0; ++j) w->rows[j] = w->rows[keys - 1];
+    for (; j % FAI_PAD != 0; ++j) w->rows[j] = w->rows[j - 1];
 }
 
 /* ---- many rows: the rows in the lanes ---------------------------------------------------------
  */
 
 /* S[key][row] = scale * K[key] . Q[row] for `step` keys and `span` vectors of rows. */
-FAI_INLINE void fai_score_step(const float *const *rows, const float *q, int32_t dim, int32_t width,
-                               float scale, float *s, const int step, const int span) {
+FAI_INLINE void fai_score_step(const float *const *rows, const float *q, int32_t dim, float scale,
+                               float *s, const int step, const int span) {
     fai_vec sum[8][FAI_MAX_SPAN];
     const float *k[8];
     for (int i = 0; i < step; ++i) {
         k[i] = rows[i];
         for (int c = 0; c < span; ++c) sum[i][c] = fai_splat(0);
     }
-    for (int32_t d = 0; d < dim; ++d) {
+    for (int32_t d = 0; d < dim; ++d, q += span * FAI_LANES) {
         fai_vec x[FAI_MAX_SPAN];
-        for (int c = 0; c < span; ++c) x[c] = fai_load(q + d * width + c * FAI_LANES);
+        for (int c = 0; c < span; ++c) x[c] = fai_load(q + c * FAI_LANES);
         for (int i = 0; i < step; ++i)
             for (int c = 0; c < span; ++c) sum[i][c] = FAI_FMA(fai_splat(k[i][d]), x[c], sum[i][c]);
     }
     for (int i = 0; i < step; ++i)
         for (int c = 0; c < span; ++c)
-            fai_store(s + i * width + c * FAI_LANES, sum[i][c] * fai_splat(scale));
+            fai_store(s + (i * span + c) * FAI_LANES, sum[i][c] * fai_splat(scale));
 }
 
 /* O[dim][row] = O * factor + sum over the keys of V[key][dim] * P[key][row], for `step` dims. */
 FAI_INLINE void fai_output_step(const float *const *rows, int32_t at, const float *p, int32_t keys,
-                                int32_t width, const float *factor, float *o, const int step,
-                                const int span) {
+                                const float *factor, float *o, const int step, const int span) {
     fai_vec sum[8][FAI_MAX_SPAN];
     for (int i = 0; i < step; ++i)
         for (int c = 0; c < span; ++c) sum[i][c] = fai_splat(0);
-    for (int32_t j = 0; j < keys; ++j) {
+    for (int32_t j = 0; j < keys; ++j, p += span * FAI_LANES) {
         const float *v = rows[j] + at;
         fai_vec x[FAI_MAX_SPAN];
-        for (int c = 0; c < span; ++c) x[c] = fai_load(p + j * width + c * FAI_LANES);
+        for (int c = 0; c < span; ++c) x[c] = fai_load(p + c * FAI_LANES);
         for (int i = 0; i < step; ++i)
             for (int c = 0; c < span; ++c) sum[i][c] = FAI_FMA(fai_splat(v[i]), x[c], sum[i][c]);
     }
     for (int i = 0; i < step; ++i)
         for (int c = 0; c < span; ++c) {
-            float *to = o + i * width + c * FAI_LANES;
+            float *to = o + (i * span + c) * FAI_LANES;
             fai_store(to, FAI_FMA(fai_load(to), fai_load(factor + c * FAI_LANES), sum[i][c]));
         }
 }
@@ -187,24 +227,23 @@ FAI_INLINE void fai_softmax_lanes(float *s, int32_t keys, int32_t width, const i
     fai_store(sum, FAI_FMA(fai_load(sum), change, block));
 }
 
-/* The micro-kernels need 8 to 12 sums in flight to hide the latency of an FMA. */
+/* A panel's scores, and its share of o. The block ahead is fetched along with the first panel. */
 FAI_INLINE void fai_scores(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys,
                            const int step, const int span) {
-    for (int32_t j = 0; j < keys; j += step)
-        fai_score_step(w->rows + j, w->q + at, t->a->head_dim, t->width, t->a->scale,
-                       w->s + j * t->width + at, step, span);
+    for (int32_t j = 0; j < keys; j += step) {
+        if (at == 0) fai_fetch(t, w, j, j + step);
+        fai_score_step(w->rows + j, w->q + at * t->dim, t->a->head_dim, t->a->scale,
+                       w->s + at * FAI_CPU_TILE_KEYS + j * span * FAI_LANES, step, span);
+    }
 }
 FAI_INLINE void fai_outputs(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys,
                             const int step, const int span) {
-    for (int32_t d = 0; d < t->dim; d += step)
-        fai_output_step(w->rows, d, w->s + at, keys, t->width, w->factor + at,
-                        w->o + d * t->width + at, step, span);
-}
-
-/* Vectors of rows from `at` on that are taken together: threes, but never leave one alone. */
-static inline int32_t fai_span(const fai_tile *t, int32_t at) {
-    const int32_t left = (t->width - at) / FAI_LANES;
-    return left == 2 || left == 4 ? 2 : (left < 3 ? left : 3);
+    const int32_t fetched = fai_round_up(FAI_CPU_TILE_KEYS * step, t->dim) / t->dim;
+    for (int32_t d = 0; d < t->dim; d += step) {
+        if (at == 0) fai_fetch(t, w, d / step * fetched, (d / step + 1) * fetched);
+        fai_output_step(w->rows, d, w->s + at * FAI_CPU_TILE_KEYS, keys, w->factor + at,
+                        w->o + at * t->dim + d * span * FAI_LANES, step, span);
+    }
 }
 
 static void fai_range_of_limits(const int32_t *limit, int32_t count, int32_t *least,
@@ -216,34 +255,35 @@ static void fai_range_of_limits(const int32_t *limit, int32_t count, int32_t *le
     }
 }
 
-static void fai_block_lanes(const fai_tile *t, fai_scratch *w, int64_t key, int32_t keys) {
-    const fa_args *a = t->a;
+/* Scores and weights of the keys that a panel sees. Eight to twelve sums in flight hide the latency
+ * of an FMA. */
+static void fai_weights_lanes(const fai_tile *t, fai_scratch *w, int32_t keys) {
     int32_t least, most;
-    fai_load_block(t, &a->k, key, keys, w);
-    for (int32_t at = 0, span; at < t->width; at += span * FAI_LANES) {
-        span = fai_span(t, at);
-        fai_range_of_limits(w->limit + at, span * FAI_LANES, &least, &most);
-        if (span == 3)
-            fai_scores(t, w, at, most, 4, 3);
-        else if (span == 2)
-            fai_scores(t, w, at, most, 4, 2);
+    for (fai_panel p = fai_panel_at(t, 0); p.at < t->width; p = fai_panel_at(t, p.at + p.width)) {
+        fai_range_of_limits(w->limit + p.at, p.width, &least, &most);
+        if (p.width == 3 * FAI_LANES)
+            fai_scores(t, w, p.at, most, 4, 3);
+        else if (p.width == 2 * FAI_LANES)
+            fai_scores(t, w, p.at, most, 4, 2);
         else
-            fai_scores(t, w, at, most, 8, 1);
-        for (int32_t c = at; c < at + span * FAI_LANES; c += FAI_LANES)
-            fai_softmax_lanes(w->s + c, most, t->width, least < most ? w->limit + c : NULL,
-                              w->max + c, w->sum + c, w->factor + c);
+            fai_scores(t, w, p.at, most, 8, 1);
+        for (int32_t c = 0; c < p.width; c += FAI_LANES)
+            fai_softmax_lanes(w->s + p.at * FAI_CPU_TILE_KEYS + c, most, p.width,
+                              least < keys ? w->limit + p.at + c : NULL, w->max + p.at + c,
+                              w->sum + p.at + c, w->factor + p.at + c);
     }
-    fai_load_block(t, &a->v, key, keys, w);
-    for (int32_t at = 0, span; at < t->width; at += span * FAI_LANES) {
-        span = fai_span(t, at);
-        fai_range_of_limits(w->limit + at, span * FAI_LANES, &least, &most);
+}
+static void fai_outputs_lanes(const fai_tile *t, fai_scratch *w) {
+    int32_t least, most;
+    for (fai_panel p = fai_panel_at(t, 0); p.at < t->width; p = fai_panel_at(t, p.at + p.width)) {
+        fai_range_of_limits(w->limit + p.at, p.width, &least, &most);
         if (most == 0) continue;
-        if (span == 3)
-            fai_outputs(t, w, at, most, 4, 3);
-        else if (span == 2)
-            fai_outputs(t, w, at, most, 4, 2);
+        if (p.width == 3 * FAI_LANES)
+            fai_outputs(t, w, p.at, most, 4, 3);
+        else if (p.width == 2 * FAI_LANES)
+            fai_outputs(t, w, p.at, most, 4, 2);
         else
-            fai_outputs(t, w, at, most, 8, 1);
+            fai_outputs(t, w, p.at, most, 8, 1);
     }
 }
 
@@ -254,6 +294,7 @@ FAI_INLINE void fai_scores_few(const fai_tile *t, fai_scratch *w, int32_t keys, 
     const int32_t dim = t->dim;
     for (int32_t j = 0; j < keys; ++j) {
         const float *k = w->rows[j];
+        fai_fetch(t, w, j, j + 1);
         fai_vec sum[FAI_FEW_ROWS];
         for (int r = 0; r < rows; ++r) sum[r] = fai_splat(0);
         for (int32_t d = 0; d < dim; d += FAI_LANES) {
@@ -271,19 +312,21 @@ FAI_INLINE void fai_output_few(const fai_tile *t, fai_scratch *w, int32_t at, in
     fai_vec sum[FAI_FEW_ROWS][8];
     for (int r = 0; r < rows; ++r)
         for (int c = 0; c < span; ++c) sum[r][c] = fai_splat(0);
-    for (int32_t j = 0; j < keys; ++j)
+    for (int32_t j = 0; j < keys; ++j) {
+        if (at == 0) fai_fetch(t, w, j, j + 1);
         for (int c = 0; c < span; ++c) {
             const fai_vec v = fai_load(w->rows[j] + at + c * FAI_LANES);
             for (int r = 0; r < rows; ++r)
                 sum[r][c] = FAI_FMA(fai_splat(w->s[r * FAI_CPU_TILE_KEYS + j]), v, sum[r][c]);
         }
+    }
     for (int r = 0; r < rows; ++r)
         for (int c = 0; c < span; ++c) {
             float *to = w->o + r * t->dim + at + c * FAI_LANES;
             fai_store(to, FAI_FMA(fai_load(to), fai_splat(w->factor[r]), sum[r][c]));
         }
 }
-FAI_INLINE void fai_outputs_few(const fai_tile *t, fai_scratch *w, int32_t keys, const int rows,
+FAI_INLINE void fai_output_rows(const fai_tile *t, fai_scratch *w, int32_t keys, const int rows,
                                 const int span) {
     int32_t d = 0;
     for (; d + span * FAI_LANES <= t->dim; d += span * FAI_LANES)
@@ -311,28 +354,26 @@ static void fai_softmax_row(fai_scratch *w, int32_t row, int32_t keys) {
     w->sum[row] = w->sum[row] * w->factor[row] + fai_sum(block);
 }
 
-static void fai_block_few(const fai_tile *t, fai_scratch *w, int64_t key, int32_t keys) {
-    int32_t least, most;
-    fai_range_of_limits(w->limit, t->rows, &least, &most);
-    fai_load_block(t, &t->a->k, key, keys, w);
+static void fai_weights_few(const fai_tile *t, fai_scratch *w, int32_t keys) {
     if (t->rows == 1)
-        fai_scores_few(t, w, most, 1);
+        fai_scores_few(t, w, keys, 1);
     else if (t->rows == 2)
-        fai_scores_few(t, w, most, 2);
+        fai_scores_few(t, w, keys, 2);
     else if (t->rows == 3)
-        fai_scores_few(t, w, most, 3);
+        fai_scores_few(t, w, keys, 3);
     else
-        fai_scores_few(t, w, most, 4);
-    for (int32_t r = 0; r < t->rows; ++r) fai_softmax_row(w, r, most);
-    fai_load_block(t, &t->a->v, key, keys, w);
+        fai_scores_few(t, w, keys, 4);
+    for (int32_t r = 0; r < t->rows; ++r) fai_softmax_row(w, r, keys);
+}
+static void fai_outputs_few(const fai_tile *t, fai_scratch *w, int32_t keys) {
     if (t->rows == 1)
-        fai_outputs_few(t, w, most, 1, 8);
+        fai_output_rows(t, w, keys, 1, 8);
     else if (t->rows == 2)
-        fai_outputs_few(t, w, most, 2, 4);
+        fai_output_rows(t, w, keys, 2, 4);
     else if (t->rows == 3)
-        fai_outputs_few(t, w, most, 3, 2);
+        fai_output_rows(t, w, keys, 3, 2);
     else
-        fai_outputs_few(t, w, most, 4, 2);
+        fai_output_rows(t, w, keys, 4, 2);
 }
 
 /* ---- a tile -----------------------------------------------------------------------------------
@@ -345,8 +386,9 @@ static void fai_write_row(const fai_tile *t, const fai_scratch *w, int32_t r) {
     const fa_args *a = t->a;
     float row[FAI_MAX_HEAD_DIM_CPU];
     const float sum = w->sum[r], divisor = sum == 0 ? 1 : sum;
-    const float *o = t->few ? w->o + r * t->dim : w->o + r;
-    const int32_t next = t->few ? 1 : t->width;
+    const fai_panel panel = fai_panel_of(t, r);
+    const float *o = t->few ? w->o + r * t->dim : w->o + panel.at * t->dim + (r - panel.at);
+    const int32_t next = t->few ? 1 : panel.width;
     for (int32_t d = 0; d < a->head_dim; ++d) row[d] = o[d * next] / divisor;
     const float lse = fai_log_sum(w->max[r], sum);
     const int64_t head = fai_head(t, r), query = fai_query(t, r);
@@ -367,30 +409,45 @@ static void fai_write_row(const fai_tile *t, const fai_scratch *w, int32_t r) {
         ((float *)a->lse.data)[fai_q_offset(a, &a->lse, t->task.seq, head, place)] = lse;
 }
 
+/* Keys of the block at `key` that each row sees; rows that only fill a vector see what the last row
+ * sees. */
+static void fai_set_limits(const fai_tile *t, fai_scratch *w, int64_t key, int32_t keys) {
+    for (int32_t r = 0; r < t->width; ++r) {
+        const int64_t query = fai_query(t, r < t->rows ? r : t->rows - 1);
+        const int64_t seen = fai_visible_keys(query, t->offset, t->kv_len) - key;
+        w->limit[r] = (int32_t)fai_clamp64(seen, 0, keys);
+    }
+}
+
 /* Step 1: q. Step 2: the blocks of keys that any row sees. Step 3: o and lse. */
 static void fai_run_part(const fai_tile *t, fai_scratch *w) {
-    const int32_t block = t->a->head_dim <= 256 ? t->plan->tile_keys : t->plan->tile_keys / 2;
+    const fa_args *a = t->a;
+    const int64_t block = a->head_dim <= 256 ? FAI_CPU_TILE_KEYS : FAI_CPU_TILE_KEYS / 2;
     const fai_range queries = {fai_query(t, 0), fai_query(t, t->rows - 1) + 1};
-    const fai_range keys = fai_split_keys(t->task.split, t->plan->splits, t->a->split_keys,
-                                          t->kv_len, t->plan->tile_keys);
-    const fai_blocks blocks = fai_key_blocks(queries, keys, t->offset, t->kv_len, block);
+    const fai_range split = fai_split_keys(t->task.split, t->plan->splits, a->split_keys, t->kv_len,
+                                           t->plan->tile_keys);
+    const fai_blocks blocks = fai_key_blocks(queries, split, t->offset, t->kv_len, block);
+    const int64_t end =
+        fai_min64(split.end, fai_visible_keys(queries.end - 1, t->offset, t->kv_len));
     fai_load_q(t, w);
+    if (blocks.end > 0)
+        fai_look_ahead(t, &a->k, split.begin, (int32_t)fai_min64(block, end - split.begin), w);
     for (int64_t b = 0; b < blocks.end; ++b) {
-        const int64_t key = keys.begin + b * block;
-        const int64_t seen = fai_visible_keys(queries.end - 1, t->offset, t->kv_len);
-        const int32_t count = (int32_t)fai_min64(fai_min64(block, keys.end - key), seen - key);
-        for (int32_t r = 0; r < t->width; ++r) {
-            /* Rows that only fill a vector see what the last row sees. */
-            const int64_t query = fai_query(t, r < t->rows ? r : t->rows - 1);
-            w->limit[r] = b < blocks.full
-                              ? count
-                              : (int32_t)fai_clamp64(
-                                    fai_visible_keys(query, t->offset, t->kv_len) - key, 0, count);
-        }
+        const int64_t key = split.begin + b * block, next = key + block;
+        const int32_t keys = w->ahead_count;
+        if (b == 0 || b >= blocks.full) fai_set_limits(t, w, key, keys);
+        fai_take_block(t, w);
+        fai_look_ahead(t, &a->v, key, keys, w);
         if (t->few)
-            fai_block_few(t, w, key, count);
+            fai_weights_few(t, w, keys);
         else
-            fai_block_lanes(t, w, key, count);
+            fai_weights_lanes(t, w, keys);
+        fai_take_block(t, w);
+        fai_look_ahead(t, &a->k, next, (int32_t)fai_clamp64(end - next, 0, block), w);
+        if (t->few)
+            fai_outputs_few(t, w, keys);
+        else
+            fai_outputs_lanes(t, w);
     }
     for (int32_t r = 0; r < t->rows; ++r) fai_write_row(t, w, r);
 }
@@ -408,6 +465,7 @@ static void fai_run_tile(const fa_args *a, const fai_plan *plan, const fai_cpu_t
     t.offset = fai_offset(a, task->seq, t.q_len, t.kv_len);
     t.group = a->heads_q / a->heads_kv;
     t.dim = fai_round_up(a->head_dim, FAI_PAD);
+    t.row_size = a->head_dim * (a->dtype == FA_DTYPE_F32 ? 4 : 2);
     const int64_t begin = task->tile * plan->tile_rows;
     const int64_t end = fai_min64(begin + plan->tile_rows, t.q_len * t.group);
     const int64_t part = t.dim <= 128

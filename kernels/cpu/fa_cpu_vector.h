@@ -34,6 +34,11 @@ typedef float fai_vec_anywhere;
 typedef uint16_t fai_half;
 #endif
 
+#ifdef __GNUC__
+#define FAI_PREFETCH(at) __builtin_prefetch(at)
+#else
+#define FAI_PREFETCH(at) ((void)(at))
+#endif
 #ifndef FAI_FMA
 #define FAI_FMA(a, b, c) ((a) * (b) + (c))
 #endif
@@ -189,8 +194,13 @@ static inline void fai_row_to_float(float *to, const void *from, int32_t count, 
         memcpy(to, from, (size_t)count * sizeof(float));
     else if (dtype == FA_DTYPE_BF16)
         for (int32_t i = 0; i < count; ++i) to[i] = fai_float_of_bf16(half[i]);
-    else
-        for (int32_t i = 0; i < count; ++i) to[i] = fai_float_of_f16(half[i]);
+    else {
+        int32_t i = 0;
+#ifdef FAI_LOAD_F16
+        for (; i + FAI_LANES <= count; i += FAI_LANES) fai_store(to + i, FAI_LOAD_F16(half + i));
+#endif
+        for (; i < count; ++i) to[i] = fai_float_of_f16(half[i]);
+    }
 }
 static inline void fai_row_from_float(void *to, const float *from, int32_t count, int32_t dtype) {
     fai_half *half = (fai_half *)to;

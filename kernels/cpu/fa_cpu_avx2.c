@@ -1,0 +1,52 @@
+/* fa_cpu_avx2.c - the CPU kernel for x86-64 with AVX2, FMA and F16C: eight lanes.
+ *
+ * The file compiles anywhere without flags: it turns the instructions on for itself, after the
+ * shared headers, and fai_cpu_has_avx2 says whether this machine has them. It changes when a
+ * compiler does not find one of the instructions below from the plain form. */
+#include "fa_cpu.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#include <immintrin.h>
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+
+#define FAI_LANES 8
+#define FAI_FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define FAI_MAX(a, b) _mm256_max_ps(b, a) /* its second operand where either is NaN */
+#define FAI_LOAD_F16(from) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(from)))
+#include "fa_cpu_algorithm.h"
+
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+/* clang 14 does not know f16c by name; the bit is in every edition of cpuid.h. */
+int fai_cpu_has_avx2(void) {
+    unsigned eax, ebx, ecx, edx;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
+
+fa_status fai_cpu_run_avx2(const fa_args *a, const fai_plan *plan, struct CUstream_st *stream) {
+    static const fai_cpu_kernel kernel = {fai_run_tile, fai_merge_row};
+    (void)stream;
+    return fai_cpu_run_tasks(a, plan, &kernel);
+}
+
+#else /* The table of kernels never picks what the machine has not. */
+
+int fai_cpu_has_avx2(void) { return 0; }
+
+fa_status fai_cpu_run_avx2(const fa_args *a, const fai_plan *plan, struct CUstream_st *stream) {
+    (void)a, (void)plan, (void)stream;
+    return FA_ERR_NOT_BUILT;
+}
+#endif
