@@ -1,7 +1,7 @@
 /* fa_bench.c - the benchmark program: options, the order of things, the exit code.
  *
- * Exit code: 0; 1 a wrong result, a figure above the ceilings, or no device; 2 bad options;
- * 3 with --check, a native call beyond its bound. */
+ * Exit code: 0; 1 a wrong result, or a figure above the ceilings; 2 bad options; 3 with --check, a
+ * native call beyond its bound; 4 no such device. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -173,7 +173,7 @@ int main(int count, char **words) {
     run.device = find_device(run.options.device);
     if (!run.device || run.device->open() != 0) {
         fprintf(stderr, "fa_bench: no device '%s' in this build and machine\n", run.options.device);
-        return 1;
+        return 4;
     }
     describe(&run, &facts);
     failed = measure(&run);

@@ -34,13 +34,15 @@ double fb_figure(const fb_device *device, const fb_stats *stats) {
     return device->use_minimum ? stats->minimum : stats->median;
 }
 
-/* Calls for an entry. One of seconds is repeated little: its spread is small beside its length. */
+/* Calls for an entry: what the budget allows, within limits. A call of seconds is repeated little:
+ * its spread is small beside its length. */
 static int calls_for(const fb_device *device, double first_us, double budget_us) {
-    const int least = first_us > 2e6  ? 2
-                      : first_us < 50 ? device->least_calls * 5 / 3
-                                      : device->least_calls;
+    int least = device->least_calls;
+    if (first_us < 50) least = least * 5 / 3;
+    if (first_us > 1e6) least = 2;
     const double calls = budget_us / (first_us > 1 ? first_us : 1);
-    return calls < least ? least : calls > FB_MAX_SAMPLES ? FB_MAX_SAMPLES : (int)calls;
+    if (calls > FB_MAX_SAMPLES) return FB_MAX_SAMPLES;
+    return calls < least ? least : (int)calls;
 }
 
 static int time_once(const fb_device *device, fb_entry *e, double *us, double *cpu_us) {

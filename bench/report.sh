@@ -1,0 +1,35 @@
+#!/bin/sh
+# Measures what this machine has (the CPU, and a GPU where the build has CUDA and there is one) and
+# makes one page and one table of it: report.sh FA_BENCH PYTHON, run in the folder to write to.
+# The page is made even when a native call is beyond its bound; the exit code says so at the end.
+set -u
+bench=$1
+python=$2
+here=$(dirname "$0")
+rm -f report-*.json
+code=0
+run() { # run FILE OPTION...: 3 is "beyond the bound", 4 "no such device"
+    record=$1
+    shift
+    "$bench" --check --json "$record" "$@" >"$record.txt"
+    last=$?
+    case $last in
+    0) ;;
+    3) code=3 ;;
+    *) return $last ;;
+    esac
+}
+run report-cpu.json || exit
+# The table is printed by report.py, from the records alone.
+run report-cuda-padded.json --device cuda
+cuda=$?
+if [ $cuda = 0 ]; then
+    for grid in A A2 B C D; do
+        run report-cuda-$grid.json --device cuda --grid $grid || exit
+    done
+elif [ $cuda != 4 ]; then
+    exit $cuda
+fi
+"$python" "$here/report.py" report-*.json --html report.html || exit
+[ $code = 0 ] || echo "A native call is beyond its bound, see 'within' above." >&2
+exit $code
