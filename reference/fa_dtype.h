@@ -57,14 +57,16 @@ FA_DTYPE_HD uint16_t fa_f16_from_f32(float value) {
     return (uint16_t)(sign | fa_dtype_shift((size & 0x7fffffu) | 0x800000u, 126 - exponent));
 }
 
+/* Without a branch, so that a compiler vectorises a loop over it. A subnormal half is the fraction
+ * of a float32 at 2^-14, less that 2^-14; the difference is exact. */
 FA_DTYPE_HD float fa_f16_to_f32(uint16_t bits) {
-    const uint32_t sign = (uint32_t)(bits & 0x8000u) << 16;
     const uint32_t exponent = (bits >> 10) & 0x1fu;
-    const uint32_t fraction = bits & 0x3ffu;
-    if (exponent == 31) return fa_f32_from_bits(sign | 0x7f800000u | fraction << 13);
-    if (exponent != 0) return fa_f32_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
-    const float size = (float)fraction * 5.9604644775390625e-8f; /* 2^-24, exact */
-    return fa_f32_from_bits(sign | fa_f32_to_bits(size));
+    const uint32_t size = (uint32_t)(bits & 0x7fffu) << 13;
+    const uint32_t excess = exponent == 0 ? 113u << 23 : 0;
+    const uint32_t infinity = exponent == 31 ? 0x7f800000u : 0;
+    const float raised = fa_f32_from_bits(size + (exponent == 0 ? 113u << 23 : 112u << 23));
+    const float value = raised - fa_f32_from_bits(excess);
+    return fa_f32_from_bits((uint32_t)(bits & 0x8000u) << 16 | infinity | fa_f32_to_bits(value));
 }
 
 FA_DTYPE_HD int64_t fa_dtype_size(int32_t dtype) { return dtype == FA_DTYPE_F32 ? 4 : 2; }

@@ -1,5 +1,5 @@
-/* fa_reference.c - see fa_reference.h. Three steps: find the rows, read them as float32 (exact for
- * every dtype), and the formula. The formula stands here twice, in float64 and as the low-precision
+/* fa_reference.c - see fa_reference.h. Find the rows, read them as float32 (exact for every dtype),
+ * and do what the formula says. The formula stands here twice, in float64 and as the low-precision
  * baseline, so that neither is written in terms of the other. */
 #include "fa_reference.h"
 
@@ -91,15 +91,18 @@ static float scale_of(const fa_args *a) {
 
 /* ---- reading ---- */
 
-/* The first `count` keys of one sequence and kv head. k is transposed, [head_dim][count], so that
- * the loop over keys is the inner one and the compiler may vectorise it without touching the order
- * of any sum; v is [count][head_dim]. */
-typedef struct keys {
-    int64_t count;
-    float *k;
-    float *v;
-    double *weight; /* [count], scratch of the formulas */
-} keys;
+enum { MAX_DIM = 512, LANES = 8 };
+
+/* The head_dim elements from `at` on; `to` keeps what it holds beyond them. */
+static void read_row(const fa_args *a, const fa_view *view, int64_t at, float to[MAX_DIM]) {
+    const uint16_t *bits = (const uint16_t *)view->data + at;
+    if (a->dtype == FA_DTYPE_F32)
+        memcpy(to, (const float *)view->data + at, (size_t)a->head_dim * sizeof *to);
+    else if (a->dtype == FA_DTYPE_F16)
+        for (int32_t d = 0; d < a->head_dim; d++) to[d] = fa_f16_to_f32(bits[d]);
+    else
+        for (int32_t d = 0; d < a->head_dim; d++) to[d] = fa_bf16_to_f32(bits[d]);
+}
 
 static void *allocate(int64_t count, size_t size) {
     void *memory = malloc((size_t)(count + 1) * size);
@@ -110,135 +113,103 @@ static void *allocate(int64_t count, size_t size) {
     return memory;
 }
 
-static keys read_keys(const fa_args *a, int32_t i, int32_t head_kv, int64_t count) {
-    keys seen;
-    seen.count = count;
-    seen.k = allocate(count * a->head_dim, sizeof(float));
-    seen.v = allocate(count * a->head_dim, sizeof(float));
-    seen.weight = allocate(count, sizeof(double));
-    for (int64_t j = 0; j < count; j++) {
-        const int64_t k_at = kv_index(a, &a->k, i, head_kv, j);
-        const int64_t v_at = kv_index(a, &a->v, i, head_kv, j);
-        for (int64_t d = 0; d < a->head_dim; d++) {
-            seen.k[d * count + j] = fa_dtype_get(a->dtype, a->k.data, k_at + d);
-            seen.v[j * a->head_dim + d] = fa_dtype_get(a->dtype, a->v.data, v_at + d);
-        }
-    }
-    return seen;
-}
-
-static void free_keys(keys *seen) {
-    free(seen->k);
-    free(seen->v);
-    free(seen->weight);
-}
-
 /* ---- the formula ---- */
 
-/* A row that sees `count` of the keys read. */
-static void exact_row(const fa_args *a, const float *q, const keys *seen, int64_t count, double *o,
-                      double *lse, double *max_logit) {
-    const double scale = scale_of(a);
-    double *weight = seen->weight;
-    double largest = -INFINITY, sum = 0;
-    *max_logit = 0;
-    for (int64_t j = 0; j < count; j++) weight[j] = 0;
-    for (int64_t d = 0; d < a->head_dim; d++)
-        for (int64_t j = 0; j < count; j++)
-            weight[j] += (double)q[d] * (double)seen->k[d * seen->count + j];
-    for (int64_t j = 0; j < count; j++) {
-        weight[j] *= scale;
-        if (isnan(weight[j]) || weight[j] > largest) largest = weight[j];
-        if (isfinite(weight[j]) && fabs(weight[j]) > *max_logit) *max_logit = fabs(weight[j]);
-        if (isnan(largest)) break;
-    }
-    for (int64_t d = 0; d < a->head_dim; d++) o[d] = 0;
-    *lse = -INFINITY;
-    if (largest == -INFINITY) return; /* no key, or none with a weight */
-    for (int64_t j = 0; j < count; j++) {
-        weight[j] = exp(weight[j] - largest);
-        sum += weight[j];
-        for (int64_t d = 0; d < a->head_dim; d++)
-            o[d] += weight[j] * (double)seen->v[j * a->head_dim + d];
-    }
-    for (int64_t d = 0; d < a->head_dim; d++) o[d] /= sum;
-    *lse = largest + log(sum);
+/* q . k over rows that are 0 beyond head_dim. LANES sums instead of one, because each addition to a
+ * single sum waits for the one before, and an oracle that takes minutes is not asked often. */
+static double dot_exact(const float *q, const float *k, int32_t dim) {
+    double part[LANES] = {0}, sum = 0;
+    for (int32_t d = 0; d < dim; d += LANES)
+        for (int32_t n = 0; n < LANES; n++) part[n] += (double)q[d + n] * (double)k[d + n];
+    for (int32_t n = 0; n < LANES; n++) sum += part[n];
+    return sum;
 }
 
-static void baseline_row(const fa_args *a, const float *q, const keys *seen, int64_t count,
-                         double *o, double *lse) {
-    const float scale = scale_of(a);
-    float *logit = allocate(count + a->head_dim, sizeof(float));
-    float *acc = logit + count;
-    float largest = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < count + a->head_dim; j++) logit[j] = 0;
-    for (int64_t d = 0; d < a->head_dim; d++)
-        for (int64_t j = 0; j < count; j++) logit[j] += q[d] * seen->k[d * seen->count + j];
+static float dot_float32(const float *q, const float *k, int32_t dim) {
+    float part[LANES] = {0}, sum = 0;
+    for (int32_t d = 0; d < dim; d += LANES)
+        for (int32_t n = 0; n < LANES; n++) part[n] += q[d + n] * k[d + n];
+    for (int32_t n = 0; n < LANES; n++) sum += part[n];
+    return sum;
+}
+
+static void exact_row(const fa_args *a, int32_t i, int32_t head, int64_t r, double *o, double *lse,
+                      double *max_logit) {
+    const int32_t head_kv = head / (a->heads_q / a->heads_kv);
+    const int64_t count = visible(a, i, r);
+    const double scale = (double)scale_of(a);
+    float q[MAX_DIM] = {0}, row[MAX_DIM] = {0};
+    double acc[MAX_DIM] = {0};
+    double *logit = allocate(count, sizeof *logit);
+    double largest = -INFINITY, sum = 0;
+    *max_logit = 0;
+    read_row(a, &a->q, q_index(a, &a->q, i, head, r), q);
     for (int64_t j = 0; j < count; j++) {
-        logit[j] *= scale;
-        if (isnan(logit[j]) || !(logit[j] <= largest)) largest = logit[j];
-        if (isnan(largest)) break;
+        read_row(a, &a->k, kv_index(a, &a->k, i, head_kv, j), row);
+        logit[j] = scale * dot_exact(q, row, a->head_dim);
+        if (isfinite(logit[j])) *max_logit = fmax(*max_logit, fabs(logit[j]));
+        if (!isnan(largest) && !(logit[j] <= largest)) largest = logit[j]; /* NaN is largest */
     }
-    for (int64_t d = 0; d < a->head_dim; d++) o[d] = 0;
-    *lse = -INFINITY;
-    if (largest != -INFINITY) {
-        for (int64_t j = 0; j < count; j++) {
-            const float weight = expf(logit[j] - largest);
-            const float rounded = fa_dtype_round(a->dtype, weight);
-            sum += weight; /* as kernels do: rounding is for the second product only */
-            for (int64_t d = 0; d < a->head_dim; d++)
-                acc[d] += rounded * seen->v[j * a->head_dim + d];
-        }
-        for (int64_t d = 0; d < a->head_dim; d++)
-            o[d] = (double)fa_dtype_round(a->dtype, acc[d] / sum);
-        *lse = (double)(largest + logf(sum));
+    for (int64_t j = 0; j < count && largest != -INFINITY; j++) {
+        const double weight = exp(logit[j] - largest);
+        sum += weight;
+        read_row(a, &a->v, kv_index(a, &a->v, i, head_kv, j), row);
+        for (int32_t d = 0; d < a->head_dim; d++) acc[d] += weight * (double)row[d];
     }
+    /* Without a weight, sum is 0: then o is 0 and lse is -inf. */
+    for (int32_t d = 0; d < a->head_dim; d++) o[d] = sum == 0 ? 0 : acc[d] / sum;
+    *lse = sum == 0 ? -INFINITY : largest + log(sum);
     free(logit);
 }
 
-/* One row of the call by either formula, into that row's own o, lse and max_logit. */
-static void run_row(const fa_args *a, int32_t i, int32_t head, int64_t r, const keys *seen,
-                    int baseline, double *o, double *lse, double *max_logit) {
-    const int64_t at = q_index(a, &a->q, i, head, r);
-    float *q = allocate(a->head_dim, sizeof(float));
-    double lse_here, max_here;
-    for (int64_t d = 0; d < a->head_dim; d++) q[d] = fa_dtype_get(a->dtype, a->q.data, at + d);
-    if (baseline)
-        baseline_row(a, q, seen, visible(a, i, r), o, lse != NULL ? lse : &lse_here);
-    else
-        exact_row(a, q, seen, visible(a, i, r), o, lse != NULL ? lse : &lse_here,
-                  max_logit != NULL ? max_logit : &max_here);
-    free(q);
+static void baseline_row(const fa_args *a, int32_t i, int32_t head, int64_t r, double *o,
+                         double *lse) {
+    const int32_t head_kv = head / (a->heads_q / a->heads_kv);
+    const int64_t count = visible(a, i, r);
+    const float scale = scale_of(a);
+    float q[MAX_DIM] = {0}, row[MAX_DIM] = {0}, acc[MAX_DIM] = {0};
+    float *logit = allocate(count, sizeof *logit);
+    float largest = -INFINITY, sum = 0;
+    read_row(a, &a->q, q_index(a, &a->q, i, head, r), q);
+    for (int64_t j = 0; j < count; j++) {
+        read_row(a, &a->k, kv_index(a, &a->k, i, head_kv, j), row);
+        logit[j] = scale * dot_float32(q, row, a->head_dim);
+        if (!isnan(largest) && !(logit[j] <= largest)) largest = logit[j];
+    }
+    for (int64_t j = 0; j < count && largest != -INFINITY; j++) {
+        const float weight = expf(logit[j] - largest);
+        const float rounded = fa_dtype_round(a->dtype, weight);
+        sum += weight; /* as kernels do: the rounding is for the second product only */
+        read_row(a, &a->v, kv_index(a, &a->v, i, head_kv, j), row);
+        for (int32_t d = 0; d < a->head_dim; d++) acc[d] += rounded * row[d];
+    }
+    for (int32_t d = 0; d < a->head_dim; d++)
+        o[d] = sum == 0 ? 0 : (double)fa_dtype_round(a->dtype, acc[d] / sum);
+    *lse = sum == 0 ? -INFINITY : (double)(largest + logf(sum));
+    free(logit);
 }
 
-static void one_row(const fa_args *args, int32_t i, int32_t head, int64_t r, int baseline,
-                    double *o, double *lse, double *max_logit) {
-    const fa_args a = whole(args);
-    keys seen = read_keys(&a, i, head / (a.heads_q / a.heads_kv), visible(&a, i, r));
-    run_row(&a, i, head, r, &seen, baseline, o, lse, max_logit);
-    free_keys(&seen);
+/* One row by either formula; lse and max_logit may be null. */
+static void run_row(const fa_args *a, int baseline, int32_t i, int32_t head, int64_t r, double *o,
+                    double *lse, double *max_logit) {
+    double unused;
+    if (lse == NULL) lse = &unused;
+    if (baseline)
+        baseline_row(a, i, head, r, o, lse);
+    else
+        exact_row(a, i, head, r, o, lse, max_logit != NULL ? max_logit : &unused);
 }
 
 static void all_rows(const fa_args *args, int baseline, double *o, double *lse, double *max_logit) {
     const fa_args a = whole(args);
-    const int32_t group = a.heads_q / a.heads_kv;
-    const int64_t units = (int64_t)a.batch * a.heads_kv;
-#ifdef _OPENMP
-#pragma omp parallel for schedule(dynamic)
-#endif
-    for (int64_t unit = 0; unit < units; unit++) {
-        const int32_t i = (int32_t)(unit / a.heads_kv);
-        const int32_t head_kv = (int32_t)(unit % a.heads_kv);
-        const int64_t rows = q_side(&a, i).count;
-        if (rows == 0) continue;
-        keys seen = read_keys(&a, i, head_kv, visible(&a, i, rows - 1));
-        for (int32_t head = head_kv * group; head < (head_kv + 1) * group; head++)
-            for (int64_t r = 0; r < rows; r++) {
-                const int64_t row = ((int64_t)i * a.heads_q + head) * a.q_len + r;
-                run_row(&a, i, head, r, &seen, baseline, o + row * a.head_dim,
-                        lse != NULL ? lse + row : NULL, max_logit != NULL ? max_logit + row : NULL);
-            }
-        free_keys(&seen);
+    const int64_t rows = (int64_t)a.batch * a.heads_q * a.q_len;
+    for (int64_t at = 0; at < rows; at++) {
+        const int64_t r = at % a.q_len;
+        const int32_t head = (int32_t)(at / a.q_len % a.heads_q);
+        const int32_t i = (int32_t)(at / a.q_len / a.heads_q);
+        if (r < q_side(&a, i).count)
+            run_row(&a, baseline, i, head, r, o + at * a.head_dim, lse != NULL ? lse + at : NULL,
+                    max_logit != NULL ? max_logit + at : NULL);
     }
 }
 
@@ -271,12 +242,14 @@ int64_t fa_reference_kv_index(const fa_args *args, const fa_view *view, int32_t 
 
 void fa_reference_row(const fa_args *args, int32_t i, int32_t head, int64_t r, double *o,
                       double *lse, double *max_logit) {
-    one_row(args, i, head, r, 0, o, lse, max_logit);
+    const fa_args a = whole(args);
+    run_row(&a, 0, i, head, r, o, lse, max_logit);
 }
 
 void fa_reference_baseline_row(const fa_args *args, int32_t i, int32_t head, int64_t r, double *o,
                                double *lse) {
-    one_row(args, i, head, r, 1, o, lse, NULL);
+    const fa_args a = whole(args);
+    run_row(&a, 1, i, head, r, o, lse, NULL);
 }
 
 void fa_reference_forward(const fa_args *args, double *o, double *lse, double *max_logit) {
