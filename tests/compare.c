@@ -90,6 +90,8 @@ static void note(compare_report *r, int64_t at, int32_t dim, double got, double 
     const double error = error_of(got, want);
     const bool ok = error <= tolerance; /* positively: a NaN is not ok */
     const double ratio = ratio_of(error, tolerance);
+    double *largest = dim < 0 ? &r->largest_lse_tolerance : &r->largest_o_tolerance;
+    *largest = fmax(*largest, tolerance);
     ++r->elements;
     if (!ok) ++r->bad;
     if (r->elements > 1 && !(ratio > r->ratio)) return;

@@ -66,6 +66,7 @@ typedef struct compare_report {
     double bound_ratio; /* largest error over the derived bound */
     double lse_ratio;
     double frobenius; /* |o - want| / |want| */
+    double largest_o_tolerance, largest_lse_tolerance;
 } compare_report;
 
 void compare_outputs(const compare_input *in, compare_report *report);
