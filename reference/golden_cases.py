@@ -102,8 +102,9 @@ case("packed_zero_lengths_f16", "f16", 5, (4, 2), 64, 6, 19,
 case("packed_used_leftpad_f32", "f32", 3, (3, 1), 24, 9, 30, q_layout="bhsd", kv_layout="bhsd",
      cu_seqlens_q=[2, 10, 14, 23], cu_seqlens_k=[1, 31, 40, 60], total_q=25, total_k=61,
      seqused_q=[5, 0, 9], seqused_k=[20, 4, 11], leftpad_q=[3, 1, 0], leftpad_k=[0, 5, 9])
-case("packed_declared_short_f16", "f16", 2, (2, 2), 16, 4, 10,
-     cu_seqlens_q=[0, 7, 10], cu_seqlens_k=[0, 25, 33], total_q=10, total_k=33)
+case("packed_long_segments_f16", "f16", 2, (2, 2), 16, 4, 10,
+     cu_seqlens_q=[0, 7, 10], cu_seqlens_k=[0, 25, 33], total_q=10, total_k=33,
+     seqused_q=[4, 3], seqused_k=[10, 8], leftpad_k=[5, 0])
 case("packed_q_padded_k_bf16", "bf16", 3, (4, 1), 64, 3, 50,
      cu_seqlens_q=[0, 1, 4, 6], total_q=6, seqused_k=[50, 3, 17])
 case("left_padded_f16", "f16", 3, (2, 1), 64, 12, 12, leftpad_q=[0, 5, 12], leftpad_k=[0, 5, 12])
