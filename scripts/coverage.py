@@ -31,8 +31,7 @@ def runnable(path, flags):
 def line_counts(build, source):
     """{path below source: {line number: times run}} of kernels/*.[ch] and kernels/cpu/*.[ch]."""
     counts = {}
-    pattern = os.path.join(build, "CMakeFiles", "fa_fwd_causal*.dir", "**", "*.gcda")
-    for data in glob.glob(pattern, recursive=True):
+    for data in glob.glob(build + "/CMakeFiles/fa_*.dir/**/*.gcda", recursive=True):
         out = subprocess.run(["gcov", "--stdout", "--json-format", os.path.abspath(data)],
                              capture_output=True, check=True).stdout
         for report in map(json.loads, out.splitlines()):
