@@ -57,10 +57,18 @@ static int plan_cpu(const fa_args *a, const fai_machine *machine, fai_plan *plan
     return 0;
 }
 
+static int plan_cpu_avx2(const fa_args *a, const fai_machine *machine, fai_plan *plan) {
+    if (machine->cpu_avx2) return plan_cpu(a, machine, plan);
+    plan->refusal = FA_ERR_ARCH;
+    plan->why = "this processor lacks AVX2, FMA or F16C";
+    return 0;
+}
+
 const fai_kernel fai_kernels[] = {
 #ifdef FA_WITH_CUDA
     {"cuda_sm80", FA_DEVICE_CUDA, fai_plan_cuda_sm80, fai_cuda_run_sm80},
 #endif
+    {"cpu_avx2", FA_DEVICE_CPU, plan_cpu_avx2, fai_cpu_run_avx2},
     {"cpu_portable", FA_DEVICE_CPU, plan_cpu, fai_cpu_run_portable},
 };
 const int32_t fai_kernel_count = (int32_t)(sizeof(fai_kernels) / sizeof(fai_kernels[0]));

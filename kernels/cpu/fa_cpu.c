@@ -18,6 +18,7 @@ fai_machine fai_cpu_machine(void) {
     fai_machine machine = {0};
     machine.device = FA_DEVICE_CPU;
     machine.threads = 1;
+    machine.cpu_avx2 = fai_cpu_has_avx2();
 #ifdef _OPENMP
     machine.threads = omp_get_max_threads();
 #endif
