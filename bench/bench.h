@@ -39,14 +39,14 @@ typedef struct fb_work {
     double bytes;    /* q, k, v and o once */
 } fb_work;
 
-/* What this machine can do at most, measured in the same run. */
+/* What this machine can do at most, measured in the same run. Reads of a group's own K and V are
+ * timed in turns with its calls (FB_READ); the rates here say what to expect of them. */
 typedef struct fb_ceilings {
     double flops_per_second;       /* FMA or matmul */
-    double cache_bytes_per_second; /* reads of cache_bytes or less; 0: calls are timed cold */
+    double cache_bytes_per_second; /* 0 where the figure that counts is cold */
     double memory_bytes_per_second;
-    double cache_bytes; /* data up to this size is read from the cache */
+    double cache_bytes; /* of the last cache */
     double fixed_us;    /* what a call costs before its first flop; 0: as an empty call */
-    double read_us;     /* what a read costs before its first byte; likewise */
     char arithmetic[64];
 } fb_ceilings;
 
@@ -54,16 +54,16 @@ const char *fb_dtype_name(int32_t dtype);
 /* Pairs (r, j) with j <= r + offset. With offset = kv - q it is the formula above. */
 int64_t fb_visible_pairs(int64_t q_len, int64_t kv_len, int64_t offset);
 fb_work fb_work_of(const fb_shape *shape, int32_t dtype);
-double fb_read_rate(const fb_ceilings *c, double bytes);
-double fb_floor_us(const fb_ceilings *c, const fb_work *work, double empty_us);
+/* The least that the work can take. read_us: measured for K and V once; empty_us: an empty call. */
+double fb_floor_us(const fb_ceilings *c, const fb_work *work, double read_us, double empty_us);
 /* The most that a native call may take, given the padded call of the same K and V. */
-double fb_bound_us(const fb_ceilings *c, const fb_work *native, const fb_work *padded,
-                   double padded_us, double empty_us);
+double fb_bound_us(const fb_work *native, const fb_work *padded, double padded_us, double read_us,
+                   double empty_us);
 /* Whether the bound applies: a past of at least 1k keys, and a q of at most a quarter of it. */
 int fb_bound_applies(const fb_shape *shape);
-/* False when a time is shorter than the machine's measured limits allow (5 % granted): then the
- * measurement is wrong, not the kernel fast. */
-int fb_believable(const fb_ceilings *c, const fb_work *work, double us);
+/* False when a time is shorter than the machine's measured limits allow (5 % granted; reads only
+ * where K and V are beyond the caches): then the measurement is wrong, not the kernel fast. */
+int fb_believable(const fb_ceilings *c, const fb_work *work, double us, double read_us);
 
 /* ---- grids.c --------------------------------------------------------------------------------- */
 
@@ -119,6 +119,7 @@ typedef struct fb_device {
     void (*set_bytes)(void *memory, int value, size_t bytes);
     /* rows of row_bytes bytes, pitch bytes apart, to contiguous host memory */
     void (*fetch)(void *host, const void *memory, size_t row_bytes, size_t pitch, int64_t rows);
+    void (*read)(const void *memory, size_t bytes); /* as fast as it can */
     void (*flush)(void); /* reads a buffer much larger than the last cache */
     double (*time_us)(fb_action action, void *context, int *failed);
     void (*ceilings)(fb_ceilings *ceilings, int32_t dtype, int quick);
@@ -182,7 +183,13 @@ int fb_against_oracle(const fb_device *device, const fa_args *args, const void *
 
 /* ---- group.c --------------------------------------------------------------------------------- */
 
-typedef enum fb_role { FB_NATIVE, FB_PADDED, FB_EMPTY } fb_role;
+typedef enum fb_role {
+    FB_NATIVE,
+    FB_PADDED, /* the square call with q padded at its front */
+    FB_EMPTY,  /* a call without keys */
+    FB_READ    /* no call: K and V read once */
+} fb_role;
+const char *fb_role_name(fb_role role);
 
 typedef struct fb_point {
     fb_shape shape; /* of the padded call: q_len == kv_len */
@@ -193,7 +200,7 @@ typedef struct fb_point {
     int splits;
     fb_error against_oracle, against_padded;
     /* Of native and padded points: the rest of their group, 0 where there is none. */
-    double empty_us, padded_us;
+    double empty_us, read_us, padded_us;
     fb_work padded_work;
     double bound_us;
 } fb_point;

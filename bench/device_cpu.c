@@ -130,8 +130,8 @@ static void cpu_ceilings(fb_ceilings *c, int32_t dtype, int quick) {
     c->flops_per_second = fb_cpu_flops_per_second(quick, &isa);
     c->cache_bytes_per_second = fb_cpu_read_bytes_per_second(cache / 2, quick);
     c->memory_bytes_per_second = fb_cpu_read_bytes_per_second(8 * cache, quick);
-    c->cache_bytes = 0.75 * (double)cache;
-    c->fixed_us = c->read_us = 0;
+    c->cache_bytes = (double)cache;
+    c->fixed_us = 0;
     snprintf(c->arithmetic, sizeof c->arithmetic, "float32 %s, %d threads%s", isa, fb_cpu_threads(),
              dtype == FA_DTYPE_F32 ? "" : " (16-bit is widened)");
 }
@@ -149,6 +149,7 @@ const fb_device fb_device_cpu = {
     .fill_normal = cpu_fill_normal,
     .set_bytes = cpu_set_bytes,
     .fetch = cpu_fetch,
+    .read = fb_cpu_read,
     .flush = cpu_flush,
     .time_us = cpu_time_us,
     .ceilings = cpu_ceilings,

@@ -9,20 +9,20 @@
 #include "bench.h"
 #include "fa_dtype.h"
 
-enum { POISON = 0xff, MAX_SLOTS = FB_MAX_SHAPES + 2, DECODE_ROWS = 16 };
+enum { POISON = 0xff, MAX_SLOTS = FB_MAX_SHAPES + 3, DECODE_ROWS = 16 };
 
 /* One call of the group, ready to run again and again. */
 typedef struct slot {
     fb_run *run;
     fb_point point;
-    fa_args args;
+    fa_args args; /* of FB_READ only k counts: v follows it */
     int64_t o_bytes;
     unsigned char *verified; /* o in host memory as it was verified */
 } slot;
 
 typedef struct group {
     fb_run *run;
-    void *q, *k, *v;
+    char *q, *kv;    /* kv: k, then v */
     int64_t q_rows;  /* of the q buffer: kv_len when the padded call uses it too */
     int64_t kv_rows; /* of k and v */
     slot slots[MAX_SLOTS];
@@ -44,6 +44,12 @@ static int slot_poison(void *context) {
 static int slot_call(void *context) {
     slot *s = context;
     return s->run->subject(&s->args, NULL) != FA_OK;
+}
+
+static int slot_read(void *context) {
+    slot *s = context;
+    s->run->device->read(s->args.k.data, (size_t)s->point.work.kv_bytes);
+    return 0;
 }
 
 /* The first and last element were written. */
@@ -96,10 +102,12 @@ static int slot_open(group *g, slot *s, const fb_shape *shape, fb_role role) {
     a->q_len = shape->q_len;
     a->kv_len = shape->kv_len;
     /* The last q_len rows of the q buffer: what the padded call has in the same place. */
-    char *q = (char *)g->q + (g->q_rows - shape->q_len) * row * element;
+    char *q = g->q + (g->q_rows - shape->q_len) * row * element;
     a->q = fa_bshd(q, g->q_rows, shape->heads_q, shape->head_dim);
-    a->k = fa_bshd(g->k, g->kv_rows, shape->heads_kv, shape->head_dim);
-    a->v = fa_bshd(g->v, g->kv_rows, shape->heads_kv, shape->head_dim);
+    const int64_t v_at = shape->batch * g->kv_rows * shape->heads_kv * shape->head_dim * element;
+    a->k = fa_bshd(g->kv, g->kv_rows, shape->heads_kv, shape->head_dim);
+    a->v = fa_bshd(g->kv + v_at, g->kv_rows, shape->heads_kv, shape->head_dim);
+    if (role == FB_READ) return 0;
     s->o_bytes = shape->batch * shape->q_len * row * element;
     a->o = fa_bshd(device_alloc(run, s->o_bytes), shape->q_len, shape->heads_q, shape->head_dim);
     s->verified = malloc((size_t)s->o_bytes);
@@ -124,15 +132,13 @@ static int group_open(group *g, const fb_group *shapes) {
     const int64_t q_count = first->batch * g->q_rows * first->heads_q * dim;
     const int64_t kv_count = (int64_t)first->batch * first->kv_len * first->heads_kv * dim;
     g->q = device_alloc(g->run, q_count * fa_dtype_size(dtype));
-    g->k = device_alloc(g->run, kv_count * fa_dtype_size(dtype));
-    g->v = device_alloc(g->run, kv_count * fa_dtype_size(dtype));
-    if (!g->q || !g->k || !g->v) {
+    g->kv = device_alloc(g->run, 2 * kv_count * fa_dtype_size(dtype));
+    if (!g->q || !g->kv) {
         fprintf(stderr, "no memory for q, k and v of kv_len %d\n", first->kv_len);
         return 1;
     }
     device->fill_normal(g->q, q_count, dtype, 1);
-    device->fill_normal(g->k, kv_count, dtype, 2);
-    device->fill_normal(g->v, kv_count, dtype, 3);
+    device->fill_normal(g->kv, 2 * kv_count, dtype, 2);
 
     int failed = 0;
     for (int i = 0; i < shapes->count && !failed; i++)
@@ -142,7 +148,8 @@ static int group_open(group *g, const fb_group *shapes) {
     empty.q_len = 1;
     empty.kv_len = 0;
     if (shapes->padded && !failed) failed = slot_open(g, &g->slots[g->count++], &padded, FB_PADDED);
-    return failed ? failed : slot_open(g, &g->slots[g->count++], &empty, FB_EMPTY);
+    if (!failed) failed = slot_open(g, &g->slots[g->count++], &empty, FB_EMPTY);
+    return failed ? failed : slot_open(g, &g->slots[g->count++], first, FB_READ);
 }
 
 static void group_close(group *g) {
@@ -153,8 +160,7 @@ static void group_close(group *g) {
         free(g->slots[i].verified);
     }
     device->release(g->q);
-    device->release(g->k);
-    device->release(g->v);
+    device->release(g->kv);
 }
 
 static slot *slot_of(group *g, fb_role role) {
@@ -209,7 +215,7 @@ static int slot_unchanged(slot *s) {
 
 static int group_verify(group *g, double *first_us) {
     for (int i = 0; i < g->count; i++)
-        if (slot_verify(&g->slots[i], &first_us[i])) return 1;
+        if (g->slots[i].point.role != FB_READ && slot_verify(&g->slots[i], &first_us[i])) return 1;
     const slot *padded = slot_of(g, FB_PADDED);
     for (int i = 0; i < g->count && padded; i++)
         if (g->slots[i].point.role == FB_NATIVE && slot_compare(&g->slots[i], padded)) return 1;
@@ -226,9 +232,13 @@ static int group_time(group *g, const double *first_us) {
             slot *s = &g->slots[i];
             const int decode = s->point.role == FB_NATIVE && s->point.shape.q_len <= DECODE_ROWS;
             if (other && !decode) continue;
-            const fb_entry e = {
-                slot_poison, slot_call, slot_written, s, other ? !device->figure : device->figure,
-                first_us[i], {0}};
+            fb_entry e = {.call = slot_read, .context = s, .first_us = first_us[i]};
+            e.temperature = other ? !device->figure : device->figure;
+            if (s->point.role != FB_READ) {
+                e.prepare = slot_poison;
+                e.call = slot_call;
+                e.confirm = slot_written;
+            }
             entries[count++] = e;
         }
     }
@@ -238,26 +248,26 @@ static int group_time(group *g, const double *first_us) {
         s->point.stats[entries[i].temperature] = entries[i].stats;
     }
     for (int i = 0; i < g->count; i++)
-        if (slot_unchanged(&g->slots[i])) return 1;
+        if (g->slots[i].point.role != FB_READ && slot_unchanged(&g->slots[i])) return 1;
     return 0;
 }
 
 /* Fills in what a point knows from the rest of its group. Returns how many are beyond bounds. */
 static int group_judge(group *g) {
-    const fb_run *run = g->run;
-    const fb_device *device = run->device;
+    const fb_device *device = g->run->device;
     const slot *padded = slot_of(g, FB_PADDED), *empty = slot_of(g, FB_EMPTY);
+    const slot *read = slot_of(g, FB_READ);
     int beyond = 0;
     for (int i = 0; i < g->count; i++) {
         fb_point *p = &g->slots[i].point;
         const double us = fb_figure(device, &p->stats[device->figure]);
         p->empty_us = fb_figure(device, &empty->point.stats[device->figure]);
+        p->read_us = fb_figure(device, &read->point.stats[device->figure]);
         if (p->role != FB_NATIVE || !padded) continue;
         p->padded_us = fb_figure(device, &padded->point.stats[device->figure]);
         p->padded_work = padded->point.work;
         if (!fb_bound_applies(&p->shape)) continue;
-        p->bound_us =
-            fb_bound_us(&run->ceilings, &p->work, &p->padded_work, p->padded_us, p->empty_us);
+        p->bound_us = fb_bound_us(&p->work, &p->padded_work, p->padded_us, p->read_us, p->empty_us);
         beyond += !(us <= p->bound_us);
     }
     return beyond;
@@ -276,7 +286,7 @@ static int run_append(fb_run *run, const group *g) {
 }
 
 int fb_run_group(fb_run *run, const fb_group *shapes) {
-    double first_us[MAX_SLOTS];
+    double first_us[MAX_SLOTS] = {0};
     group g = {0};
     g.run = run;
     int failed = group_open(&g, shapes) || group_verify(&g, first_us) || group_time(&g, first_us);

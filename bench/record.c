@@ -9,12 +9,15 @@
 #include "fa_dtype.h"
 #include "build_info.h"
 
-static const char *const role_names[] = {"native", "padded", "empty"};
+const char *fb_role_name(fb_role role) {
+    static const char *const names[] = {"native", "padded", "empty", "read"};
+    return names[role];
+}
 
 const char *fb_point_name(const fb_run *run, const fb_point *p, char *text, size_t size) {
     const fb_shape *s = &p->shape;
     snprintf(text, size, "%s/%s/%s/%s/b:%d/hq:%d/hkv:%d/d:%d/q:%d/kv:%d", s->grid,
-             role_names[p->role], run->device->name, fb_dtype_name(run->options.dtype), s->batch,
+             fb_role_name(p->role), run->device->name, fb_dtype_name(run->options.dtype), s->batch,
              s->heads_q, s->heads_kv, s->head_dim, s->q_len, s->kv_len);
     return text;
 }
@@ -24,7 +27,7 @@ double fb_point_us(const fb_run *run, const fb_point *p) {
 }
 
 double fb_point_floor_us(const fb_run *run, const fb_point *p) {
-    return fb_floor_us(&run->ceilings, &p->work, p->empty_us);
+    return fb_floor_us(&run->ceilings, &p->work, p->read_us, p->empty_us);
 }
 
 double fb_extra_bytes(const fb_point *p, int32_t dtype) {
@@ -51,7 +54,8 @@ int fb_count_unbelievable(const fb_run *run) {
     char name[160];
     for (int i = 0; i < run->point_count; i++) {
         const fb_point *p = &run->points[i];
-        if (fb_believable(&run->ceilings, &p->work, fb_point_us(run, p))) continue;
+        if (p->role == FB_EMPTY || p->role == FB_READ) continue;
+        if (fb_believable(&run->ceilings, &p->work, fb_point_us(run, p), p->read_us)) continue;
         fprintf(stderr, "%s: %.1f us is faster than the measured ceilings allow\n",
                 fb_point_name(run, p, name, sizeof name), fb_point_us(run, p));
         count++;
@@ -99,7 +103,6 @@ static void put_context(FILE *out, const fb_run *run, const fb_facts *facts) {
     put_number(out, in, "ceiling_memory_bytes_per_second", c->memory_bytes_per_second);
     put_number(out, in, "ceiling_cache_bytes", c->cache_bytes);
     put_number(out, in, "ceiling_fixed_us", c->fixed_us);
-    put_number(out, in, "ceiling_read_us", c->read_us);
     fprintf(out, "    \"record_version\": 1\n  },\n");
 }
 
@@ -107,7 +110,7 @@ static void put_shape(FILE *out, const fb_run *run, const fb_point *p) {
     const fb_shape *s = &p->shape;
     const char *in = "      ";
     put_text(out, in, "grid", s->grid);
-    put_text(out, in, "role", role_names[p->role]);
+    put_text(out, in, "role", fb_role_name(p->role));
     put_text(out, in, "dtype", fb_dtype_name(run->options.dtype));
     put_number(out, in, "batch", s->batch);
     put_number(out, in, "heads_q", s->heads_q);
@@ -168,7 +171,7 @@ static void put_point(FILE *out, const fb_run *run, const fb_point *p) {
     put_number(out, in, "lower_quartile_us", s->lower);
     put_number(out, in, "median_us", s->median);
     put_number(out, in, "upper_quartile_us", s->upper);
-    if (p->role != FB_EMPTY) put_judgement(out, run, p);
+    if (p->role == FB_NATIVE || p->role == FB_PADDED) put_judgement(out, run, p);
     fprintf(out, "%s\"spread\": %.10g\n    }", in, s->spread);
 }
 

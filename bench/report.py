@@ -120,8 +120,7 @@ def machine(record):
     memory = f"{context['ceiling_memory_bytes_per_second'] / 1e9:.1f} GB/s"
     if context["ceiling_cache_bytes_per_second"]:
         cache = f"{context['ceiling_cache_bytes_per_second'] / 1e9:.1f} GB/s"
-        limit = f"{context['ceiling_cache_bytes'] / 1e6:.0f} MB"
-        memory = f"{cache} up to {limit} (last cache), {memory} beyond"
+        memory = f"{cache} from the last cache, {memory} from memory"
     facts.append(("read rate measured", memory))
     for point in role(record["benchmarks"], "empty")[:1]:
         facts.append(("empty call", f"{significant(point['real_time'])} us"))
@@ -232,10 +231,10 @@ td, th { padding: .2em .7em; text-align: right; border-bottom: 1px solid var(--r
 
 LEGEND = """<p>Native: q_len rows against kv_len keys, bottom-right causal. Padded: q padded at its
 front to kv_len, the square causal call of the same kernel, its last q_len rows kept; both results
-were compared before and after timing. Of floor: max(visible flops / measured peak, bytes moved once
-/ measured read rate) plus an empty call, divided by the time. Bound: 1.5 * max(padded time *
-visible pairs native / padded, KV bytes / read rate) + an empty call, where kv &ge; 1k and
-q &le; kv/4.</p>"""
+were compared before and after timing. Floor: max(empty call + visible flops / measured peak, time
+to only read the same K and V, measured in turns with the call, * all bytes / theirs); of floor:
+floor / time. Bound: 1.5 * max(padded time * visible pairs native / padded, that read) + an empty
+call, where kv &ge; 1k and q &le; kv/4.</p>"""
 
 
 def html_table(names, rows, kind=""):

@@ -6,11 +6,11 @@ static void print_ceilings(FILE *out, const fb_run *run) {
     fprintf(out, "%-16s %.1f GFLOP/s, %s\n", "arithmetic peak", 1e-9 * c->flops_per_second,
             c->arithmetic);
     if (c->cache_bytes_per_second > 0)
-        fprintf(out, "%-16s %.1f GB/s up to %.0f MB (last cache), %.1f GB/s beyond\n", "read rate",
-                1e-9 * c->cache_bytes_per_second, 1e-6 * c->cache_bytes,
+        fprintf(out, "%-16s %.1f GB/s from the last cache (%.0f MiB), %.1f GB/s from memory\n",
+                "read rate", 1e-9 * c->cache_bytes_per_second, c->cache_bytes / 1048576,
                 1e-9 * c->memory_bytes_per_second);
     else
-        fprintf(out, "%-16s %.2f us + bytes / %.1f GB/s, cold\n", "read rate", c->read_us,
+        fprintf(out, "%-16s %.1f GB/s from memory\n", "read rate",
                 1e-9 * c->memory_bytes_per_second);
 }
 
@@ -27,21 +27,21 @@ static void print_head(FILE *out, const fb_run *run, const fb_point *p) {
             d->name, fb_dtype_name(run->options.dtype), s->batch, s->heads_q, s->heads_kv,
             s->head_dim, p->kernel);
     fprintf(out, "%s\n", FB_PAIRS_FORMULA);
-    fprintf(out, "us: %s of the calls, %s; +-: (upper - lower quartile) / median; ",
+    fprintf(out, "us: %s of the calls, %s; +-: (upper - lower quartile) / median\n",
             d->use_minimum ? "minimum" : "median", d->figure == FB_COLD ? "cold" : "warm");
-    fprintf(out, "floor: max(flops / peak, bytes / read rate) + an empty call\n");
+    fprintf(out, "floor: max(empty call + flops / peak, read of K and V * all bytes / theirs)\n");
     fprintf(out, "%-7s %7s %7s %11s %4s %9s %7s %10s %6s %11s | %9s %9s %9s %11s\n", "call", "kv",
             "q", "us", "+-%", "GFLOP/s", "GB/s", "floor us", "floor",
             d->figure ? "warm us" : "cold us", "speed-up", "flops", "extra MB", "bound us");
 }
 
 static void print_row(FILE *out, const fb_run *run, const fb_point *p) {
-    static const char *const names[] = {"native", "padded", "empty"};
     const fb_stats *other = &p->stats[!run->device->figure];
     const double us = fb_point_us(run, p);
-    fprintf(out, "%-7s %7d %7d %11.1f %4.0f", names[p->role], p->shape.kv_len, p->shape.q_len, us,
-            100 * p->stats[run->device->figure].spread);
-    if (p->role != FB_EMPTY) {
+    fprintf(out, "%-7s %7d %7d %11.1f %4.0f", fb_role_name(p->role), p->shape.kv_len,
+            p->shape.q_len, us, 100 * p->stats[run->device->figure].spread);
+    if (p->role == FB_READ) fprintf(out, " %9s %7.1f", "", 1e-3 * p->work.kv_bytes / us);
+    if (p->role == FB_NATIVE || p->role == FB_PADDED) {
         const double floor_us = fb_point_floor_us(run, p);
         fprintf(out, " %9.1f %7.1f %10.1f %5.0f%%", 1e-3 * p->work.flops / us,
                 1e-3 * p->work.bytes / us, floor_us, 100 * floor_us / us);

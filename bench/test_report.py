@@ -53,7 +53,7 @@ def check_context(context):
     check(re.fullmatch("[0-9a-f]{64}", context["source_digest"]), "the digest is a SHA-256")
 
 
-def check_point(context, b, empty_us, padded):
+def check_point(context, b, empty_us, read_us, padded):
     element = {"f32": 4, "f16": 2, "bf16": 2}[b["dtype"]]
     pairs = visible_pairs(b["q_len"], b["kv_len"])
     flops = 4 * b["head_dim"] * pairs * b["heads_q"] * b["batch"]
@@ -61,12 +61,8 @@ def check_point(context, b, empty_us, padded):
     qo_bytes = 2 * b["batch"] * b["q_len"] * b["heads_q"] * b["head_dim"] * element
     us = b["real_time"]
 
-    def rate(size):
-        cached = size <= context["ceiling_cache_bytes"]
-        return context[f"ceiling_{'cache' if cached else 'memory'}_bytes_per_second"]
-
-    floor = empty_us + 1e6 * max(flops / context["ceiling_flops_per_second"],
-                                 (kv_bytes + qo_bytes) / rate(kv_bytes + qo_bytes))
+    floor = max(empty_us + 1e6 * flops / context["ceiling_flops_per_second"],
+                read_us * (kv_bytes + qo_bytes) / kv_bytes)
     close("visible_pairs", b["visible_pairs"], pairs)
     close("flops", b["flops"], flops)
     close("kv_bytes", b["kv_bytes"], kv_bytes)
@@ -90,8 +86,7 @@ def check_point(context, b, empty_us, padded):
     within = 4 * b["q_len"] <= b["kv_len"] and b["kv_len"] >= 1000
     check(within == ("bound_us" in b), b["name"], "has a bound where one is due")
     if within:
-        bound = empty_us + 1.5 * max(padded["real_time"] * pairs / padded["visible_pairs"],
-                                     1e6 * kv_bytes / rate(kv_bytes))
+        bound = empty_us + 1.5 * max(padded["real_time"] * pairs / padded["visible_pairs"], read_us)
         close("bound_us", b["bound_us"], bound)
         check((b["within_bound"] == "yes") == (us <= bound), b["name"], "within_bound")
 
@@ -100,11 +95,12 @@ def check_record(record):
     points = record["benchmarks"]
     empty, = [b for b in points if b["role"] == "empty"]
     padded, = [b for b in points if b["role"] == "padded"]
+    read, = [b for b in points if b["role"] == "read"]
     natives = [b for b in points if b["role"] == "native"]
     check([b["q_len"] for b in natives] == [1, 16, 256], "the quick run has q 1, 16, 256")
     check(padded["q_len"] == padded["kv_len"] == 1024, "padded q has kv_len rows")
     for b in [padded, *natives]:
-        check_point(record["context"], b, empty["real_time"], padded)
+        check_point(record["context"], b, empty["real_time"], read["real_time"], padded)
         check(record["context"]["dtype"] == b["dtype"], "one dtype")
 
 

@@ -54,24 +54,22 @@ static void work_counts_heads_sequences_and_bytes(void) {
 static int close_to(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
 
 static void floor_and_bound_take_the_larger_limit(void) {
-    const fb_ceilings c = {.flops_per_second = 1e9,
-                           .cache_bytes_per_second = 4e9,
-                           .memory_bytes_per_second = 1e9,
-                           .cache_bytes = 1e6};
-    const fb_work reads = {.pairs = 10, .flops = 1e3, .kv_bytes = 8e6, .bytes = 8e6};
-    const fb_work cached = {.pairs = 10, .flops = 1e3, .kv_bytes = 8e5, .bytes = 8e5};
+    const fb_ceilings c = {.flops_per_second = 1e9, .cache_bytes = 1e6};
+    const fb_ceilings launched = {.flops_per_second = 1e9, .fixed_us = 3};
+    const fb_work reads = {.pairs = 10, .flops = 1e3, .kv_bytes = 8e6, .bytes = 1e7};
     const fb_work computes = {.pairs = 10, .flops = 1e7, .kv_bytes = 8e5, .bytes = 8e5};
     const fb_work padded = {.pairs = 100, .flops = 1e8, .kv_bytes = 8e5, .bytes = 8e5};
-    CHECK(close_to(fb_floor_us(&c, &reads, 7), 8007), "%g", fb_floor_us(&c, &reads, 7));
-    CHECK(close_to(fb_floor_us(&c, &cached, 7), 207), "%g", fb_floor_us(&c, &cached, 7));
-    CHECK(close_to(fb_floor_us(&c, &computes, 7), 10007), "%g", fb_floor_us(&c, &computes, 7));
+    CHECK(close_to(fb_floor_us(&c, &reads, 800, 7), 1000), "q and o at the rate of K and V");
+    CHECK(close_to(fb_floor_us(&c, &computes, 800, 7), 10007), "flops after an empty call");
+    CHECK(close_to(fb_floor_us(&launched, &computes, 800, 7), 10003), "or after a launch");
     /* 1.5 * max(1000 * 10 / 100, 200) + 7, then with a padded call ten times as long. */
-    CHECK(close_to(fb_bound_us(&c, &cached, &padded, 1000, 7), 307), "read-bound");
-    CHECK(close_to(fb_bound_us(&c, &cached, &padded, 10000, 7), 1507), "compute-bound");
-    CHECK(fb_believable(&c, &computes, 10000), "at the ceiling");
-    CHECK(!fb_believable(&c, &computes, 9000), "11 %% above the arithmetic ceiling");
-    CHECK(fb_believable(&c, &reads, 8000), "at the ceiling");
-    CHECK(!fb_believable(&c, &reads, 7000), "14 %% above the read ceiling");
+    CHECK(close_to(fb_bound_us(&computes, &padded, 1000, 200, 7), 307), "read-bound");
+    CHECK(close_to(fb_bound_us(&computes, &padded, 10000, 200, 7), 1507), "compute-bound");
+    CHECK(fb_believable(&c, &computes, 10000, 800), "at the ceiling");
+    CHECK(!fb_believable(&c, &computes, 9000, 800), "11 %% above the arithmetic ceiling");
+    CHECK(fb_believable(&c, &reads, 800, 800), "as fast as a read");
+    CHECK(!fb_believable(&c, &reads, 700, 800), "14 %% faster than a read");
+    CHECK(fb_believable(&c, &padded, 1e6, 2e6), "a read from a cache is no limit");
 }
 
 static void bound_covers_short_q_on_a_long_past(void) {

@@ -31,32 +31,24 @@ fb_work fb_work_of(const fb_shape *s, int32_t dtype) {
     return w;
 }
 
-double fb_read_rate(const fb_ceilings *c, double bytes) {
-    const int cached = c->cache_bytes_per_second > 0 && bytes <= c->cache_bytes;
-    return cached ? c->cache_bytes_per_second : c->memory_bytes_per_second;
-}
-
-double fb_floor_us(const fb_ceilings *c, const fb_work *w, double empty_us) {
+double fb_floor_us(const fb_ceilings *c, const fb_work *w, double read_us, double empty_us) {
     const double fixed = c->fixed_us > 0 ? c->fixed_us : empty_us;
-    const double first_byte = c->read_us > 0 ? c->read_us : empty_us;
     const double compute = fixed + 1e6 * w->flops / c->flops_per_second;
-    const double read = first_byte + 1e6 * w->bytes / fb_read_rate(c, w->bytes);
+    const double read = read_us * w->bytes / w->kv_bytes;
     return compute > read ? compute : read;
 }
 
-double fb_bound_us(const fb_ceilings *c, const fb_work *native, const fb_work *padded,
-                   double padded_us, double empty_us) {
+double fb_bound_us(const fb_work *native, const fb_work *padded, double padded_us, double read_us,
+                   double empty_us) {
     const double compute = padded_us * native->pairs / padded->pairs;
-    const double read = 1e6 * native->kv_bytes / fb_read_rate(c, native->kv_bytes);
-    return 1.5 * (compute > read ? compute : read) + empty_us;
+    return 1.5 * (compute > read_us ? compute : read_us) + empty_us;
 }
 
 int fb_bound_applies(const fb_shape *s) { return s->kv_len >= 1000 && s->q_len <= s->kv_len / 4; }
 
-int fb_believable(const fb_ceilings *c, const fb_work *w, double us) {
-    const double flop_rate = 1e6 * w->flops / us, byte_rate = 1e6 * w->kv_bytes / us;
-    /* What fits a cache may come from a level above the one that was measured. */
+int fb_believable(const fb_ceilings *c, const fb_work *w, double us, double read_us) {
+    /* What fits a cache may come from a level above the one that was read. */
     const int from_memory = w->kv_bytes > 2 * c->cache_bytes;
-    return flop_rate <= 1.05 * c->flops_per_second &&
-           !(from_memory && byte_rate > 1.05 * c->memory_bytes_per_second);
+    return 1e6 * w->flops / us <= 1.05 * c->flops_per_second &&
+           !(from_memory && read_us > 1.05 * us);
 }
