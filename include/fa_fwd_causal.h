@@ -166,26 +166,24 @@ typedef struct fa_view {
 /* One call. Fill fa_args_default() and set what differs. Zero means "default" for options only:
  * struct_size, version, device, dtype, batch, the head counts, head_dim and the lengths are given.
  * B = batch, Hq = heads_q, Hkv = heads_kv, D = head_dim. Arrays of int32 live where the tensors do;
- * device arrays are read when the call executes and must stay until then, the host never reads
- * them.
+ * device arrays are read when the call executes and must stay until then, the host never reads any.
  *
  * The rows of sequence i on either side (shown for q; k alike):
- *     start   = cu_seqlens_q ? cu_seqlens_q[i]                     : 0
- *     segment = cu_seqlens_q ? cu_seqlens_q[i + 1] - start         : q_len
- *     first   = start + (leftpad_q ? leftpad_q[i] : 0)
- *     L_q     = seqused_q ? seqused_q[i] : segment - leftpad_q[i]  at most q_len
- * Row r of the sequence is row first + r of the view: of batch entry i, or, when packed, of the one
- * long sequence (stride_batch is then ignored). On the CPU an entry outside its range is
- * FA_ERR_LENGTHS and names the entry. On a GPU values are clamped, not trusted: starts to [0,
- * total], leftpad to [0, segment], lengths to what is left and to the declared length, page numbers
- * to the pool; that sequence may come out wrong, the others are right and nothing outside is
- * touched. */
+ *     start   = cu_seqlens_q ? cu_seqlens_q[i]             : 0
+ *     segment = cu_seqlens_q ? cu_seqlens_q[i + 1] - start : q_len
+ *     pad     = leftpad_q ? leftpad_q[i]                   : 0
+ *     L_q     = seqused_q ? seqused_q[i]                   : segment - pad
+ * with 0 <= start <= total_q, 0 <= pad <= segment and L_q <= min(segment - pad, q_len). Row r of
+ * the sequence is row start + pad + r of the view: of batch entry i, or, when packed, of the one
+ * long sequence (stride_batch is then ignored). On the CPU a value outside these bounds is
+ * FA_ERR_LENGTHS and names the entry. On a GPU values are clamped to them, not trusted, and page
+ * numbers to the pool: that sequence may come out wrong, the others are right and nothing outside
+ * the declared tensors is touched. */
 typedef struct fa_args {
-    int32_t
-        struct_size; /* sizeof(fa_args), in bytes; an older, shorter struct reads as 0 beyond it */
-    int32_t version; /* FA_VERSION of the caller's header */
-    int32_t device;  /* fa_device */
-    int32_t dtype;   /* fa_dtype of q, k, v and o */
+    int32_t struct_size; /* sizeof(fa_args) in bytes; beyond an older, shorter struct all reads 0 */
+    int32_t version;     /* FA_VERSION of the caller's header */
+    int32_t device;      /* fa_device */
+    int32_t dtype;       /* fa_dtype of q, k, v and o */
 
     int32_t batch;    /* B >= 0 */
     int32_t heads_q;  /* Hq >= 1, a multiple of Hkv */
@@ -215,33 +213,31 @@ typedef struct fa_args {
 
     /* Paged KV, when page_size > 0: logical row j of sequence i is row j % page_size of page
      * block_table[i * block_table_stride + j / page_size]; stride_batch of k and v is the stride
-     * from page to page. A pool of 0 pages holds no keys; the table is then not read and may be
+     * from page to page. In a pool of 0 pages every L_k is 0; the table is then not read and may be
      * null. */
-    int32_t page_size;        /* rows of a page, any from 1; 0: not paged */
-    int32_t num_pages;        /* pages in the pool */
-    int32_t block_table_cols; /* entries of a row that may be read; cols * page_size >= kv_len */
-    int32_t causal_offset;    /* with FA_ALIGN_OFFSET: the offset of every sequence */
-    int64_t
-        block_table_stride; /* entries from one sequence's row to the next, >= block_table_cols */
+    int32_t page_size;          /* rows of a page, any from 1; 0: not paged */
+    int32_t num_pages;          /* pages in the pool */
+    int32_t block_table_cols;   /* entries of a row that may be read; cols * page_size >= kv_len */
+    int32_t causal_offset;      /* with FA_ALIGN_OFFSET: the offset of every sequence */
+    int64_t block_table_stride; /* entries from a sequence's row to the next, >= the cols */
     const int32_t *block_table;
     const int32_t *causal_offsets; /* B offsets instead of causal_offset */
 
-    /* Splitting the keys of long sequences for parallelism. The scratch comes from the caller. */
-    int32_t num_splits; /* 0: the library chooses; 1: never; n up to 1024 */
-    int32_t split_keys; /* instead: cut at multiples of this many keys from each sequence's first */
-    void *workspace;    /* where the tensors live, 16-byte aligned, zero-filled once by the caller
-                         * after    allocating; each completed call leaves it ready for the next. Calls
-                         * that can    overlap need one each. Null when 0 bytes are needed. */
+    /* Splitting the keys of long sequences for parallelism. The scratch is the caller's: it lives
+     * where the tensors do, is 16-byte aligned, and zero-filled once after allocating; each completed
+     * call leaves it ready for the next. Calls that can overlap need one each. */
+    int32_t num_splits;    /* 0: the library chooses; 1: never; n up to 1024 */
+    int32_t split_keys;    /* instead: cut at multiples of this many keys from the first */
+    void *workspace;       /* null when 0 bytes are needed */
     size_t workspace_size; /* bytes; at least what fa_fwd_causal_workspace says */
 
-    /* CPU only. */
-    int32_t threads; /* 0: all; more than 1 in a build without OpenMP is FA_ERR_NOT_BUILT */
-    int32_t
-        task_index; /* with task_count: run only this slice, 0 <= task_index < task_count, in the */
-    int32_t
-        task_count; /* calling thread; all slices together are the call. 0: no slices. A row's keys
-                     * are never cut, so slices go with num_splits 0 or 1 and no split_keys */
-    int32_t reserved; /* 0 */
+    /* CPU only. With task_count > 0 the call runs slice task_index of that many, in the calling
+     * thread; all slices together are the call. A slice never cuts a row's keys, so slices go with
+     * threads and num_splits of 0 or 1 and without split_keys. */
+    int32_t threads;    /* 0: all; more than 1 in a build without OpenMP is FA_ERR_NOT_BUILT */
+    int32_t task_index; /* 0 <= task_index < task_count */
+    int32_t task_count; /* 0: no slices */
+    int32_t reserved;   /* 0 */
 } fa_args;
 
 FA_STATIC_ASSERT(sizeof(void *) == 8 && sizeof(size_t) == 8, fa_needs_a_64_bit_host);
@@ -261,14 +257,14 @@ struct CUstream_st; /* CUDA's stream, cudaStream_t and CUstream alike */
 
 /* Computes o and, where lse.data is set, lse.
  *
- * In:    *args and what it points to. args may die when the call returns; tensors and arrays stay
- * the caller's and must live until the work is done (on the CPU: until the call returns). stream on
- * CUDA the stream of the current device to run on, null for the default one; on the CPU ignored.
- * The call runs on the current device and leaves it current. Out:   FA_OK, or the first fault in
- * the order above. On the CPU the work is then complete; on CUDA it is ordered in the stream and
- * can be captured in a graph. Zero sizes are legal: with B = 0 or q_len = 0 nothing is written,
- * with kv_len = 0 all rows are empty.
- */
+ * In:      *args and what it points to. args may die when the call returns; tensors and arrays stay
+ *          the caller's and must live until the work is done (on the CPU: until the call returns).
+ *          stream is, on CUDA, the stream of the current device to run on, null for the default
+ *          one; on the CPU it is ignored. The current device stays the current one.
+ * Returns: FA_OK, or the first fault in the order above. On the CPU the work is then complete; on
+ *          CUDA it is ordered in the stream, which may be under capture into a graph.
+ * Zero sizes are legal: with B = 0 or q_len = 0 nothing is written, with kv_len = 0 every row is
+ * empty. */
 FA_API fa_status fa_fwd_causal(const fa_args *args, struct CUstream_st *stream);
 
 /* Writes to *bytes the scratch that this call needs, 0 when none. Same checks, but q, k, v, o and
