@@ -224,8 +224,8 @@ typedef struct fa_args {
     const int32_t *causal_offsets; /* B offsets instead of causal_offset */
 
     /* Splitting the keys of long sequences for parallelism. The scratch is the caller's: it lives
-     * where the tensors do, is 16-byte aligned, and zero-filled once after allocating; each completed
-     * call leaves it ready for the next. Calls that can overlap need one each. */
+     * where the tensors do, is 16-byte aligned, and zero-filled once after allocating; each
+     * completed call leaves it ready for the next. Calls that can overlap need one each. */
     int32_t num_splits;    /* 0: the library chooses; 1: never; n up to 1024 */
     int32_t split_keys;    /* instead: cut at multiples of this many keys from the first */
     void *workspace;       /* null when 0 bytes are needed */
