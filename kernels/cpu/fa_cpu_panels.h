@@ -1,0 +1,154 @@
+/* fa_cpu_panels.h - the kernel for many rows: the rows lie in the lanes.
+ *
+ * Part of fa_cpu_algorithm.h; it changes when a micro-kernel does. The micro-kernels keep 8 or 12
+ * sums in flight, which hides the latency of an FMA. */
+#ifndef FA_CPU_PANELS_H
+#define FA_CPU_PANELS_H
+
+#include "fa_cpu_tile.h"
+
+/* S[key][row] = scale * K[key] . Q[row] for `step` keys and `span` vectors of rows. */
+FAI_INLINE void fai_score_step(const float *const *rows, const float *q, int32_t dim, float scale,
+                               float *s, const int step, const int span) {
+    fai_vec sum[8][FAI_MAX_SPAN];
+    const float *k[8];
+    for (int i = 0; i < step; ++i) {
+        k[i] = rows[i];
+        for (int c = 0; c < span; ++c) sum[i][c] = fai_splat(0);
+    }
+    for (int32_t d = 0; d < dim; ++d, q += span * FAI_LANES) {
+        fai_vec x[FAI_MAX_SPAN];
+        for (int c = 0; c < span; ++c) x[c] = fai_load(q + c * FAI_LANES);
+        for (int i = 0; i < step; ++i)
+            for (int c = 0; c < span; ++c) sum[i][c] = FAI_FMA(fai_splat(k[i][d]), x[c], sum[i][c]);
+    }
+    for (int i = 0; i < step; ++i)
+        for (int c = 0; c < span; ++c)
+            fai_store(s + (i * span + c) * FAI_LANES, sum[i][c] * fai_splat(scale));
+}
+
+/* O[dim][row] = O * factor + sum over the keys of V[key][dim] * P[key][row], for `step` dims. */
+FAI_INLINE void fai_output_step(const float *const *rows, int32_t at, const float *p, int32_t keys,
+                                const float *factor, float *o, const int step, const int span) {
+    fai_vec sum[8][FAI_MAX_SPAN];
+    for (int i = 0; i < step; ++i)
+        for (int c = 0; c < span; ++c) sum[i][c] = fai_splat(0);
+    for (int32_t j = 0; j < keys; ++j, p += span * FAI_LANES) {
+        const float *v = rows[j] + at;
+        fai_vec x[FAI_MAX_SPAN];
+        for (int c = 0; c < span; ++c) x[c] = fai_load(p + c * FAI_LANES);
+        for (int i = 0; i < step; ++i)
+            for (int c = 0; c < span; ++c) sum[i][c] = FAI_FMA(fai_splat(v[i]), x[c], sum[i][c]);
+    }
+    for (int i = 0; i < step; ++i)
+        for (int c = 0; c < span; ++c) {
+            float *to = o + (i * span + c) * FAI_LANES;
+            fai_store(to, FAI_FMA(fai_load(to), fai_load(factor + c * FAI_LANES), sum[i][c]));
+        }
+}
+
+/* Makes weights of one vector of rows' scores. Where a limit is given, key j of the block counts
+ * for a row when j < limit: others become -inf, whatever they were. While a row has seen nothing
+ * but -inf, 0 stands in for its maximum, for -inf - -inf is NaN. */
+static void fai_softmax_lanes(float *s, int32_t keys, int32_t width, const int32_t *limit,
+                              float *max, float *sum, float *factor) {
+    const fai_vec nothing = fai_splat(-INFINITY), old_max = fai_load(max);
+    fai_vec new_max = old_max;
+    fai_ints seen = {0};
+    if (limit) memcpy(&seen, limit, sizeof(seen));
+    for (int32_t j = 0; j < keys; ++j) {
+        fai_vec x = fai_load(s + j * width);
+        if (limit) {
+            x = fai_select(fai_less_ints(j - (fai_ints){0}, seen), x, nothing);
+            fai_store(s + j * width, x);
+        }
+        new_max = FAI_MAX(new_max, x);
+    }
+    const fai_vec base = fai_select(fai_less(new_max, fai_splat(-FLT_MAX)), fai_splat(0), new_max);
+    const fai_vec change = fai_exp2((old_max - base) * fai_splat(FAI_LOG2_E));
+    fai_vec block = fai_splat(0);
+    for (int32_t j = 0; j < keys; ++j) {
+        const fai_vec p = fai_exp2((fai_load(s + j * width) - base) * fai_splat(FAI_LOG2_E));
+        fai_store(s + j * width, p);
+        block += p;
+    }
+    fai_store(max, new_max);
+    fai_store(factor, change);
+    fai_store(sum, FAI_FMA(fai_load(sum), change, block));
+}
+
+/* A panel's scores, and its share of o. The block ahead is fetched along with the first panel. */
+FAI_INLINE void fai_scores(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys,
+                           const int step, const int span) {
+    for (int32_t j = 0; j < keys; j += step) {
+        if (at == 0) fai_fetch(t, w, j, j + step);
+        fai_score_step(w->rows + j, w->q + at * t->dim, t->a->head_dim, t->a->scale,
+                       w->s + at * FAI_CPU_TILE_KEYS + j * span * FAI_LANES, step, span);
+    }
+}
+FAI_INLINE void fai_outputs(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys,
+                            const int step, const int span) {
+    const int32_t fetched = fai_round_up(FAI_CPU_TILE_KEYS * step, t->dim) / t->dim;
+    for (int32_t d = 0; d < t->dim; d += step) {
+        if (at == 0) fai_fetch(t, w, d / step * fetched, (d / step + 1) * fetched);
+        fai_output_step(w->rows, d, w->s + at * FAI_CPU_TILE_KEYS, keys, w->factor + at,
+                        w->o + at * t->dim + d * span * FAI_LANES, step, span);
+    }
+}
+
+static void fai_range_of_limits(const int32_t *limit, int32_t count, int32_t *least,
+                                int32_t *most) {
+    *least = *most = limit[0];
+    for (int32_t r = 1; r < count; ++r) {
+        *least = limit[r] < *least ? limit[r] : *least;
+        *most = limit[r] > *most ? limit[r] : *most;
+    }
+}
+
+/* Functions of their own, for a compiler that inlines them together runs out of registers. */
+static void fai_scores_by_1(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys) {
+    fai_scores(t, w, at, keys, 8, 1);
+}
+static void fai_scores_by_2(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys) {
+    fai_scores(t, w, at, keys, 4, 2);
+}
+static void fai_scores_by_3(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys) {
+    fai_scores(t, w, at, keys, 4, 3);
+}
+static void fai_outputs_by_1(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys) {
+    fai_outputs(t, w, at, keys, 8, 1);
+}
+static void fai_outputs_by_2(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys) {
+    fai_outputs(t, w, at, keys, 4, 2);
+}
+static void fai_outputs_by_3(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys) {
+    fai_outputs(t, w, at, keys, 4, 3);
+}
+
+typedef void (*fai_panel_step)(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys);
+
+/* Scores and weights of the keys that each panel sees. */
+static void fai_panel_weights(const fai_tile *t, fai_scratch *w, int32_t keys) {
+    static const fai_panel_step scores[FAI_MAX_SPAN] = {fai_scores_by_1, fai_scores_by_2,
+                                                        fai_scores_by_3};
+    int32_t least, most;
+    for (fai_panel p = fai_panel_at(t, 0); p.at < t->width; p = fai_panel_at(t, p.at + p.width)) {
+        fai_range_of_limits(w->limit + p.at, p.width, &least, &most);
+        scores[p.width / FAI_LANES - 1](t, w, p.at, most);
+        for (int32_t c = 0; c < p.width; c += FAI_LANES)
+            fai_softmax_lanes(w->s + p.at * FAI_CPU_TILE_KEYS + c, most, p.width,
+                              least < keys ? w->limit + p.at + c : NULL, w->max + p.at + c,
+                              w->sum + p.at + c, w->factor + p.at + c);
+    }
+}
+static void fai_panel_outputs(const fai_tile *t, fai_scratch *w) {
+    static const fai_panel_step outputs[FAI_MAX_SPAN] = {fai_outputs_by_1, fai_outputs_by_2,
+                                                         fai_outputs_by_3};
+    int32_t least, most;
+    for (fai_panel p = fai_panel_at(t, 0); p.at < t->width; p = fai_panel_at(t, p.at + p.width)) {
+        fai_range_of_limits(w->limit + p.at, p.width, &least, &most);
+        if (most > 0) outputs[p.width / FAI_LANES - 1](t, w, p.at, most);
+    }
+}
+
+#endif /* FA_CPU_PANELS_H */

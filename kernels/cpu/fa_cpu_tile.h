@@ -1,0 +1,143 @@
+/* fa_cpu_tile.h - what a tile of packed rows is, what it keeps on the stack, and how its rows of q,
+ * K and V come in. Part of fa_cpu_algorithm.h; it changes when the layout of that scratch does. */
+#ifndef FA_CPU_TILE_H
+#define FA_CPU_TILE_H
+
+#include "fa_cpu.h"
+#include "fa_cpu_vector.h"
+
+/* head_dim is padded to whole vectors of any width; keys to what one step of a micro-kernel takes.
+ * Both are at least 8. */
+#define FAI_PAD (FAI_LANES > 8 ? FAI_LANES : 8)
+#define FAI_FEW_ROWS 4
+#define FAI_MAX_SPAN 3 /* vectors of rows that one micro-kernel holds */
+#define FAI_Q_FLOATS (FAI_CPU_TILE_ROWS * 128)
+#define FAI_KV_FLOATS (FAI_CPU_TILE_KEYS * 256)
+
+/* What a tile keeps on the stack: 187 KB. */
+typedef struct fai_scratch {
+    float q[FAI_Q_FLOATS] FAI_ALIGNED;
+    float o[FAI_Q_FLOATS] FAI_ALIGNED;
+    float
+        kv[FAI_KV_FLOATS] FAI_ALIGNED; /* a block of K, then of V, where it is not read in place */
+    float s[FAI_CPU_TILE_KEYS * FAI_CPU_TILE_ROWS] FAI_ALIGNED;
+    float max[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
+    float sum[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
+    float factor[FAI_CPU_TILE_ROWS] FAI_ALIGNED;  /* what a new maximum makes of sum and o */
+    int32_t limit[FAI_CPU_TILE_ROWS] FAI_ALIGNED; /* keys of the block that each row sees */
+    const float *rows[FAI_CPU_TILE_KEYS];         /* the block that is worked on, in float32 */
+    const void *ahead[FAI_CPU_TILE_KEYS];         /* the block after it, as the caller has it */
+    int32_t ahead_count;
+} fai_scratch;
+
+/* A tile, or a part of it, in the packed rows of one (sequence, kv head). */
+typedef struct fai_tile {
+    const fa_args *a;
+    const fai_plan *plan;
+    fai_cpu_task task;
+    fai_range q_rows, k_rows; /* of the sequence, as places in the views */
+    int64_t q_len, kv_len, offset, group;
+    int64_t first; /* packed row: query first / group, head first % group of the group */
+    int32_t rows;
+    int32_t width;    /* rows, padded to whole vectors */
+    int32_t dim;      /* head_dim, padded */
+    int32_t few;      /* 1: the lanes do not hold rows */
+    int32_t row_size; /* bytes of a row of K or V */
+} fai_tile;
+
+/* Rows [at, at + width) of a tile, which one micro-kernel takes. Their q, o and s lie together:
+ * q + at * dim + d * width, likewise o, and s + at * FAI_CPU_TILE_KEYS + key * width. */
+typedef struct fai_panel {
+    int32_t at;
+    int32_t width;
+} fai_panel;
+
+static inline int32_t fai_round_up(int32_t x, int32_t unit) { return (x + unit - 1) / unit * unit; }
+static inline int64_t fai_query(const fai_tile *t, int32_t row) {
+    return (t->first + row) / t->group;
+}
+static inline int64_t fai_head(const fai_tile *t, int32_t row) {
+    return t->task.head_kv * t->group + (t->first + row) % t->group;
+}
+static inline const void *fai_element(const void *data, int64_t at, int32_t dtype) {
+    return (const char *)data + at * (dtype == FA_DTYPE_F32 ? 4 : 2);
+}
+
+/* Vectors are taken in threes, but so that none is left alone: two sums in flight for each scalar
+ * do not hide the latency of an FMA as well as three. */
+static inline fai_panel fai_panel_at(const fai_tile *t, int32_t at) {
+    const int32_t left = (t->width - at) / FAI_LANES;
+    const int32_t span = left == 2 || left == 4 ? 2 : (left < 3 ? left : 3);
+    const fai_panel panel = {at, span * FAI_LANES};
+    return panel;
+}
+static inline fai_panel fai_panel_of(const fai_tile *t, int32_t row) {
+    fai_panel panel = fai_panel_at(t, 0);
+    while (row >= panel.at + panel.width) panel = fai_panel_at(t, panel.at + panel.width);
+    return panel;
+}
+
+static void fai_load_q(const fai_tile *t, fai_scratch *w) {
+    const fa_args *a = t->a;
+    float row[FAI_MAX_HEAD_DIM_CPU];
+    memset(w->q, 0, sizeof(float) * (size_t)t->width * (size_t)t->dim);
+    memset(w->o, 0, sizeof(float) * (size_t)t->width * (size_t)t->dim);
+    for (int32_t r = 0; r < t->width; ++r) {
+        w->max[r] = -INFINITY;
+        w->sum[r] = 0;
+    }
+    for (int32_t r = 0; r < t->rows; ++r) {
+        const int64_t at =
+            fai_q_offset(a, &a->q, t->task.seq, fai_head(t, r), t->q_rows.begin + fai_query(t, r));
+        const void *from = fai_element(a->q.data, at, a->dtype);
+        if (t->few) {
+            fai_row_to_float(w->q + r * t->dim, from, a->head_dim, a->dtype);
+            continue;
+        }
+        const fai_panel panel = fai_panel_of(t, r);
+        float *to = w->q + panel.at * t->dim + (r - panel.at);
+        fai_row_to_float(row, from, a->head_dim, a->dtype);
+        for (int32_t d = 0; d < a->head_dim; ++d) to[d * panel.width] = row[d];
+    }
+}
+
+/* Notes where the next `keys` rows of K or V lie; the micro-kernels then fetch them while they work
+ * on the block before. */
+static void fai_look_ahead(const fai_tile *t, const fa_view *view, int64_t key, int32_t keys,
+                           fai_scratch *w) {
+    const fa_args *a = t->a;
+    for (int32_t j = 0; j < keys; ++j)
+        w->ahead[j] = fai_element(
+            view->data,
+            fai_kv_offset(a, view, t->task.seq, t->task.head_kv, t->k_rows.begin + key + j),
+            a->dtype);
+    w->ahead_count = keys;
+}
+static inline void fai_fetch(const fai_tile *t, const fai_scratch *w, int32_t begin, int32_t end) {
+    for (int32_t j = begin; j < end && j < w->ahead_count; ++j)
+        for (int32_t at = 0; at < t->row_size; at += 64)
+            FAI_PREFETCH((const char *)w->ahead[j] + at);
+}
+
+/* Makes the block that was ahead the one to work on, and repeats its last row up to a whole step.
+ * Float32 rows of whole vectors are read where they are when the tile is narrow; otherwise copies
+ * are better: rows that lie a power of two apart fall on few lines of the cache. */
+static void fai_take_block(const fai_tile *t, fai_scratch *w) {
+    const fa_args *a = t->a;
+    const int in_place =
+        a->dtype == FA_DTYPE_F32 && a->head_dim == t->dim && t->width <= FAI_MAX_SPAN * FAI_LANES;
+    int32_t j = 0;
+    for (; j < w->ahead_count; ++j) {
+        if (in_place) {
+            w->rows[j] = (const float *)w->ahead[j];
+            continue;
+        }
+        float *to = w->kv + j * t->dim;
+        fai_row_to_float(to, w->ahead[j], a->head_dim, a->dtype);
+        for (int32_t d = a->head_dim; d < t->dim; ++d) to[d] = 0;
+        w->rows[j] = to;
+    }
+    for (; j % FAI_PAD != 0; ++j) w->rows[j] = w->rows[j - 1];
+}
+
+#endif /* FA_CPU_TILE_H */
