@@ -215,11 +215,16 @@ typedef struct fb_run {
     fb_ceilings ceilings;
     fb_point *points;
     int point_count, point_capacity;
+    double done, total; /* work, for the progress line */
 } fb_run;
 
 /* Verifies and measures; appends points only if every result was right. Non-zero and a sentence on
  * stderr otherwise. */
 int fb_run_group(fb_run *run, const fb_group *group);
+/* What a group adds to done and total: flops, all of them. */
+double fb_group_work(const fb_run *run, const fb_group *group);
+/* The progress line, where options.progress is set. */
+void fb_show_progress(const fb_run *run, const char *step, const fb_point *point);
 
 /* ---- record.c, table.c ----------------------------------------------------------------------- */
 

@@ -128,36 +128,27 @@ static void describe(const fb_run *run, fb_facts *facts) {
     fb_fact(facts, "date", "%s", date);
 }
 
-typedef struct progress {
-    fb_run *run;
-    int done, total, shown;
-} progress;
-
 static int count_group(void *context, const fb_group *group) {
-    (void)group;
-    ((progress *)context)->total++;
+    fb_run *run = context;
+    run->total += fb_group_work(run, group);
     return 0;
 }
 
 static int run_group(void *context, const fb_group *group) {
-    progress *p = context;
-    const fb_shape *s = &group->shapes[0];
-    if (p->shown) {
-        fprintf(stderr, "\r[%3d%%] grid %s, head_dim %d, kv_len %d: verify, then time %d shapes   ",
-                100 * p->done / p->total, s->grid, s->head_dim, s->kv_len, group->count);
-        fflush(stderr);
-    }
-    p->done++;
-    return fb_run_group(p->run, group);
+    fb_run *run = context;
+    const int failed = fb_run_group(run, group);
+    run->done += fb_group_work(run, group);
+    return failed;
 }
 
 static int measure(fb_run *run) {
-    progress p = {run, 0, 0, run->options.progress || isatty(2)};
-    if (fb_each_group(&run->options, count_group, &p) < 0) return bad_option(run->options.grid);
-    if (p.shown) fprintf(stderr, "\r[  0%%] ceilings of this machine   ");
+    run->options.progress |= isatty(2);
+    if (fb_each_group(&run->options, count_group, run) < 0) return bad_option(run->options.grid);
+    fb_show_progress(run, "ceilings of this machine", NULL);
     run->device->ceilings(&run->ceilings, run->options.dtype, run->options.quick);
-    const int failed = fb_each_group(&run->options, run_group, &p);
-    if (p.shown) fprintf(stderr, "\r%78s\r", "");
+    const int failed = fb_each_group(&run->options, run_group, run);
+    if (!failed) fb_show_progress(run, "done", NULL);
+    if (isatty(2)) fputc('\n', stderr);
     return failed;
 }
 

@@ -173,6 +173,7 @@ static slot *slot_of(group *g, fb_role role) {
 static int slot_verify(slot *s, double *us) {
     const fb_device *device = s->run->device;
     int failed = 0;
+    fb_show_progress(s->run, "verify", &s->point);
     slot_poison(s);
     *us = device->time_us(slot_call, s, &failed);
     if (failed) return refuse(s, fa_last_error());
@@ -227,6 +228,7 @@ static int group_time(group *g, const double *first_us) {
     const fb_device *device = g->run->device;
     fb_entry entries[2 * MAX_SLOTS];
     int count = 0;
+    fb_show_progress(g->run, "time in turns with", &g->slots[g->count - 1].point);
     for (int other = 0; other < 2; other++) {
         for (int i = 0; i < g->count; i++) {
             slot *s = &g->slots[i];
@@ -283,6 +285,15 @@ static int run_append(fb_run *run, const group *g) {
     }
     for (int i = 0; i < g->count; i++) run->points[run->point_count++] = g->slots[i].point;
     return 0;
+}
+
+double fb_group_work(const fb_run *run, const fb_group *shapes) {
+    double flops = 0;
+    for (int i = 0; i < shapes->count; i++)
+        flops += fb_work_of(&shapes->shapes[i], run->options.dtype).flops;
+    fb_shape padded = shapes->shapes[0];
+    padded.q_len = padded.kv_len;
+    return flops + (shapes->padded ? fb_work_of(&padded, run->options.dtype).flops : 0);
 }
 
 int fb_run_group(fb_run *run, const fb_group *shapes) {

@@ -1,5 +1,17 @@
 /* table.c - the measured points as text for people. It changes when a column does. */
+#include <unistd.h>
+
 #include "bench.h"
+
+void fb_show_progress(const fb_run *run, const char *step, const fb_point *point) {
+    char name[160];
+    if (!run->options.progress) return;
+    /* A terminal's line is written over, a log gets a line each. */
+    fprintf(stderr, isatty(2) ? "\r[%3.0f%%] %s %s\033[K" : "[%3.0f%%] %s %s\n",
+            run->total > 0 ? 100 * run->done / run->total : 0, step,
+            point ? fb_point_name(run, point, name, sizeof name) : "");
+    fflush(stderr);
+}
 
 static void print_ceilings(FILE *out, const fb_run *run) {
     const fb_ceilings *c = &run->ceilings;
