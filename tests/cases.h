@@ -33,7 +33,9 @@ typedef enum case_input {
     INPUT_CREEP,  /* by a tenth of a power of two */
     INPUT_FALL,   /* fall by 5 */
     INPUT_LOW,    /* all logits near -1e5, within a few units */
-    INPUT_PICK    /* one key of each row outweighs the rest beyond float32: o = its v, exactly */
+    INPUT_PICK,   /* one key of each row outweighs the rest beyond float32: o = its v, exactly */
+    INPUT_SIXTY,  /* entries of +-60: key 0 aligned with every q, key 1 opposite */
+    INPUT_DOWN    /* logits around -340 */
 } case_input;
 
 typedef enum case_values { /* v */

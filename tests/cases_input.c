@@ -69,6 +69,10 @@ static float q_value(const test_case *c, int32_t i, int32_t head, int64_t row, i
         return column == 0 ? (float)(1 / scale_of(c)) : noise / 2;
     case INPUT_LOW:
         return column == c->head_dim - 1 ? -low(c) : (column == 0 ? -1.0f : 0.0f);
+    case INPUT_SIXTY:
+        return 60 * code(c, 0, 0, 0, column);
+    case INPUT_DOWN:
+        return column == 0 ? (float)(-170 / scale_of(c)) : 0;
     case INPUT_PICK:
         return pick(c, i, head, row, column);
     default:
@@ -91,6 +95,11 @@ static float k_value(const test_case *c, int64_t i, int64_t head, int64_t key, i
     case INPUT_LOW:
         if (column == c->head_dim - 1) return low(c);
         return column == 0 ? (float)((double)noise / scale_of(c)) : noise;
+    case INPUT_SIXTY:
+        return key < 2 ? (key ? -60 : 60) * code(c, 0, 0, 0, column)
+                       : 60 * code(c, i, head, key, column);
+    case INPUT_DOWN:
+        return column == 0 ? noise + 2 : noise;
     case INPUT_PICK:
         return code(c, i, head, key, column);
     default:
