@@ -47,6 +47,7 @@ typedef struct fb_ceilings {
     double memory_bytes_per_second;
     double cache_bytes; /* of the last cache */
     double fixed_us;    /* what a call costs before its first flop; 0: as an empty call */
+    double disturbance; /* median pass of the peak's loop over the best; 0: not known */
     char arithmetic[64];
 } fb_ceilings;
 
@@ -131,7 +132,7 @@ extern const fb_device fb_device_cuda;
 #endif
 
 /* ceiling_cpu.c: best of a few passes, on all threads */
-double fb_cpu_flops_per_second(int quick, const char **isa);
+double fb_cpu_flops_per_second(int quick, const char **isa, double *disturbance);
 double fb_cpu_read_bytes_per_second(size_t bytes, int quick);
 void *fb_cpu_alloc(size_t bytes); /* in huge pages where the system has them; free() it */
 void fb_cpu_read(const void *memory, size_t bytes);

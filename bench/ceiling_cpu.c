@@ -80,25 +80,26 @@ static fma_kind fma_best(void) {
     return (fma_kind){"baseline vectors", fma_baseline, 4};
 }
 
-double fb_cpu_flops_per_second(int quick, const char **isa) {
+double fb_cpu_flops_per_second(int quick, const char **isa, double *disturbance) {
+    enum { MOST = 1000 };
+    static double took[MOST];
     const fma_kind kind = fma_best();
     /* Passes of a fraction of a millisecond: a busy machine leaves some of them alone. */
     const int64_t steps = 20000;
-    const int threads = fb_cpu_threads(), passes = quick ? 100 : 1000;
-    double best = 0;
+    const int threads = fb_cpu_threads(), passes = quick ? MOST / 10 : MOST;
     volatile float result = 0;
     for (int pass = 0; pass < passes; pass++) {
         float total = 0;
         const double begin = seconds();
 #pragma omp parallel reduction(+ : total)
         total += kind.run(steps);
-        const double flops = 2.0 * kind.lanes * FMA_CHAINS * (double)steps * threads;
-        const double rate = flops / (seconds() - begin);
+        took[pass] = seconds() - begin;
         result = result + total;
-        if (rate > best) best = rate;
     }
+    const fb_stats stats = fb_stats_of(took, passes);
     *isa = kind.isa;
-    return best;
+    *disturbance = stats.median / stats.minimum;
+    return 2.0 * kind.lanes * FMA_CHAINS * (double)steps * threads / stats.minimum;
 }
 
 typedef int64_t piece __attribute__((vector_size(16)));

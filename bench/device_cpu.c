@@ -44,7 +44,7 @@ static size_t last_cache_bytes(void) {
     size_t largest = 0;
     for (int i = 0; *cache_file(i, "size", text, sizeof text); i++) {
         char *unit;
-        size_t bytes = strtoul(text, &unit, 10) << (*unit == 'M' ? 20 : 10);
+        const size_t count = strtoul(text, &unit, 10), bytes = count << (*unit == 'M' ? 20 : 10);
         if (bytes > largest) largest = bytes;
     }
     return largest ? largest : (size_t)32 << 20;
@@ -82,8 +82,6 @@ static void cpu_describe(fb_facts *facts) {
     fb_fact(facts, "caches", "%s", *caches ? caches : "unknown");
     const char *bind = getenv("OMP_PROC_BIND");
     fb_fact(facts, "pinning", "OMP_PROC_BIND=%s", bind ? bind : "unset");
-    double load = 0;
-    if (getloadavg(&load, 1) == 1) fb_fact(facts, "load_at_start", "%.2f", load);
 }
 
 static void cpu_release(void *memory) { free(memory); }
@@ -127,7 +125,7 @@ static double cpu_time_us(fb_action action, void *context, int *failed) {
 static void cpu_ceilings(fb_ceilings *c, int32_t dtype, int quick) {
     const size_t cache = last_cache_bytes();
     const char *isa;
-    c->flops_per_second = fb_cpu_flops_per_second(quick, &isa);
+    c->flops_per_second = fb_cpu_flops_per_second(quick, &isa, &c->disturbance);
     c->cache_bytes_per_second = fb_cpu_read_bytes_per_second(cache / 2, quick);
     c->memory_bytes_per_second = fb_cpu_read_bytes_per_second(8 * cache, quick);
     c->cache_bytes = (double)cache;

@@ -103,6 +103,7 @@ static void put_context(FILE *out, const fb_run *run, const fb_facts *facts) {
     put_number(out, in, "ceiling_memory_bytes_per_second", c->memory_bytes_per_second);
     put_number(out, in, "ceiling_cache_bytes", c->cache_bytes);
     put_number(out, in, "ceiling_fixed_us", c->fixed_us);
+    put_number(out, in, "disturbance", c->disturbance);
     fprintf(out, "    \"record_version\": 1\n  },\n");
 }
 

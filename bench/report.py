@@ -114,7 +114,8 @@ def machine(record):
     """(name, value) of everything known about the machine and the build, and the ceilings."""
     context = record["context"]
     skip = ("ceiling_", "record_version", "executable", "formula", "num_cpus", "library_build_type")
-    facts = [(k, str(v)) for k, v in context.items() if not k.startswith(skip)]
+    facts = [(k, f"{v:.3g}" if isinstance(v, float) else str(v))
+             for k, v in context.items() if not k.startswith(skip)]
     peak = f"{context['ceiling_flops_per_second'] / 1e9:.1f} GFLOP/s"
     facts.append(("peak measured", f"{peak} ({context['ceiling_arithmetic']})"))
     memory = f"{context['ceiling_memory_bytes_per_second'] / 1e9:.1f} GB/s"
