@@ -1,4 +1,4 @@
-"""The real q, k and v of some layers, and how near the library's attention comes to the exact one."""
+"""The real q, k and v of some layers, and how near to the exact answer the library comes."""
 import ctypes
 import dataclasses
 import math

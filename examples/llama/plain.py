@@ -6,11 +6,11 @@ from the exact answer is what the format itself costs.
 """
 import numpy as np
 
-from formats import BY_DTYPE, F64
+from formats import BY_DTYPE
 
 
 def softmax(q, k, work=np.float64):
-    """Logits of (batch, head, query, key), -inf where unseen, and exp(logits - the row's largest)."""
+    """Logits (batch, head, query, key), -inf where unseen, and exp(logit - the row's largest)."""
     format = BY_DTYPE[q.dtype]
     q, k = format.load(q, work), format.load(k, work)
     k = np.repeat(k, q.shape[1] // k.shape[1], axis=1)

@@ -45,10 +45,9 @@ def generate(model, tokenizer, questions, attention=fa.causal, steps=40):
     tokens = np.array([[0] * pad + ids for pad, ids in zip(left, prompts)])
     cache = llama.Cache(model, len(prompts), longest + steps)
     answers = np.empty((len(prompts), 0), int)
-    leftpad = left
-    for _ in range(steps):
-        logits = model.forward(tokens, cache, attention, leftpad=leftpad)
-        tokens, leftpad = logits[:, -1:].argmax(axis=2), None
+    for step in range(steps):
+        logits = model.forward(tokens, cache, attention, leftpad=left if step == 0 else None)
+        tokens = logits[:, -1:].argmax(axis=2)
         answers = np.concatenate((answers, tokens), axis=1)
     end = tokenizer.id_of["<|im_end|>"]
     cut = lambda ids: ids[:ids.index(end)] if end in ids else ids
@@ -62,8 +61,7 @@ class Example:
         self.model, exact, self.tokenizer = llama.load()
         self.texts = [self.tokenizer.encode(text) for text in (TEXT, *SHORT)]
         self.judge = ways.Judge(self.model, exact, self.texts)
-        left = len(self.texts[0]) - sum(CHUNKS)
-        self.chunks = (*CHUNKS, left)
+        self.chunks = (*CHUNKS, len(self.texts[0]) - sum(CHUNKS))
 
     def chunked(self):
         """(name, verdict) of each way to feed the first text."""
@@ -125,8 +123,8 @@ def main():
     verdict = example.top_left()
     print(f"{'4 chunks, top-left':32} {verdict}")
     print(f"next token another one at {verdict.changed} of {verdict.tokens} positions")
-    question = QUESTIONS[:1]
-    print(f"> {question[0]}\n{generate(example.model, example.tokenizer, question, top_left, 24)[0]}\n")
+    answers = generate(example.model, example.tokenizer, QUESTIONS[:1], top_left, steps=24)
+    print(f"> {QUESTIONS[0]}\n{answers[0]}\n")
     wrong += verdict.ok
 
     print("== Attention alone on the model's own q, k and v; errors as multiples of the tolerance")

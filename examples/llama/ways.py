@@ -1,4 +1,4 @@
-"""Ways to run a prompt that must all give the same logits, and how far from the exact ones they may be.
+"""Ways to run a prompt that must all give the same logits, and how far off these may be.
 
 The exact logits come from the same weights in float64, attention included, in one shot. The
 tolerance comes from the number format: the float32 model is run with a plain numpy attention that
