@@ -47,7 +47,7 @@ typedef struct fb_ceilings {
     double memory_bytes_per_second;
     double cache_bytes; /* of the last cache */
     double fixed_us;    /* what a call costs before its first flop; 0: as an empty call */
-    double disturbance; /* median pass of the peak's loop over the best; 0: not known */
+    double disturbance; /* mean pass of the peak's loop over the best; 0: not known */
     char arithmetic[64];
 } fb_ceilings;
 

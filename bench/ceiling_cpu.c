@@ -88,6 +88,7 @@ double fb_cpu_flops_per_second(int quick, const char **isa, double *disturbance)
     const int64_t steps = 20000;
     const int threads = fb_cpu_threads(), passes = quick ? MOST / 10 : MOST;
     volatile float result = 0;
+    double all = 0;
     for (int pass = 0; pass < passes; pass++) {
         float total = 0;
         const double begin = seconds();
@@ -95,10 +96,11 @@ double fb_cpu_flops_per_second(int quick, const char **isa, double *disturbance)
         total += kind.run(steps);
         took[pass] = seconds() - begin;
         result = result + total;
+        all += took[pass];
     }
     const fb_stats stats = fb_stats_of(took, passes);
     *isa = kind.isa;
-    *disturbance = stats.median / stats.minimum;
+    *disturbance = all / passes / stats.minimum;
     return 2.0 * kind.lanes * FMA_CHAINS * (double)steps * threads / stats.minimum;
 }
 

@@ -11,6 +11,7 @@ import argparse
 import html
 import io
 import json
+import math
 import sys
 
 # Told apart with any kind of colour vision, and on white and black alike; markers differ too.
@@ -56,8 +57,7 @@ def significant(value, digits=3):
     """A number with that many significant digits and no exponent."""
     if value == 0:
         return "0"
-    size = len(str(int(abs(value)))) if abs(value) >= 1 else 1
-    return f"{value:.{max(0, digits - size)}f}"
+    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
 
 
 def padded_columns(point, other):

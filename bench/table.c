@@ -18,7 +18,7 @@ static void print_ceilings(FILE *out, const fb_run *run) {
     fprintf(out, "%-16s %.1f GFLOP/s, %s\n", "arithmetic peak", 1e-9 * c->flops_per_second,
             c->arithmetic);
     if (c->disturbance > 0)
-        fprintf(out, "%-16s %.2f (median pass of that loop over the best)%s\n", "disturbance",
+        fprintf(out, "%-16s %.2f (mean pass of that loop over the best)%s\n", "disturbance",
                 c->disturbance,
                 c->disturbance > 1.2 ? ": OTHER PROGRAMS ARE IN THE WAY, doubt all figures" : "");
     if (c->cache_bytes_per_second > 0)
