@@ -140,7 +140,7 @@ static squares compare_row_o(const compare_input *in, const limits *l, int64_t r
 /* A rule that no single element broke. */
 static void fail_whole(compare_report *r, const char *rule) {
     if (r->bad == 0) r->origin = rule;
-    ++r->bad;
+    ++r->broken_rules;
 }
 
 static void compare_o(const compare_input *in, compare_report *r) {
@@ -181,7 +181,7 @@ void compare_outputs(const compare_input *in, compare_report *report) {
     report->origin = "nothing compared";
     compare_o(in, report);
     if (in->lse) compare_lse(in, report);
-    report->ok = report->bad == 0;
+    report->ok = report->bad == 0 && report->broken_rules == 0;
 }
 
 void compare_print(const compare_report *r, char *text, size_t text_size) {

@@ -54,6 +54,7 @@ typedef struct compare_input {
 typedef struct compare_report {
     bool ok;
     int64_t elements, bad; /* elements of o and values of lse */
+    int broken_rules;      /* about an RMS, which no single element breaks */
     /* The worst element: its error over its tolerance, and where. dim is -1 for an lse. */
     double ratio;
     int64_t row;

@@ -1,0 +1,67 @@
+/* test_cases.c - the case list on every kernel path, and its text form. */
+#include "expect.h"
+
+/* One part of the list, so that parts run side by side. A forced path may refuse a call that it is
+ * not made for; the library's own choice may not. */
+static void run_part(int part, int parts) {
+    const char *paths[SUBJECT_MAX_PATHS];
+    const subject *s = subject_get();
+    const int count = subject_paths(s, FA_DEVICE_CPU, paths);
+    for (int i = part; i < case_line_count; i += parts)
+        for (int path = 0; path < count; ++path) {
+            test_case c = case_of("%s", case_lines[i]);
+            /* Sizes that only the addressing meets, whichever kernel calls it. */
+            const bool huge = (int64_t)c.q_len * c.kv_len > 1 << 26 || c.heads_q > 1000;
+            if (path > 0 && huge) continue;
+            snprintf(c.kernel, sizeof c.kernel, "%s", paths[path]);
+            case_result r;
+            const bool ok = case_run(s, &c, &r);
+            const bool refused = path > 0 && r.status == FA_ERR_UNSUPPORTED;
+            cr_expect(ok || refused, "%s", r.why);
+            case_result_free(&r);
+        }
+}
+
+Test(cases, list_part_1_of_4) { run_part(0, 4); }
+Test(cases, list_part_2_of_4) { run_part(1, 4); }
+Test(cases, list_part_3_of_4) { run_part(2, 4); }
+Test(cases, list_part_4_of_4) { run_part(3, 4); }
+
+Test(cases, line_says_everything_about_its_case) {
+    char line[CASE_LINE_MAX], why[CASE_LINE_MAX];
+    for (int i = 0; i < case_line_count; ++i) {
+        const test_case c = case_of("%s", case_lines[i]);
+        test_case again;
+        case_print(&c, line, sizeof line);
+        cr_expect(case_parse(line, &again, why, sizeof why), "%s", why);
+        cr_expect(memcmp(&c, &again, sizeof c) == 0, "'%s' is printed as '%s'", case_lines[i],
+                  line);
+    }
+}
+
+Test(cases, wrong_lines_are_refused) {
+    static const char *const wrong[] = {
+        "b",      "b=",   "b=x",     "b=1x",  "nokey=1",  "dtype=f8", "Q=bhsd:",    "Q=bhsd:z1",
+        "Q=sbhd", "qr=x", "qs=1,,2", "qs=1,", "scale=1,", "in=odd",   "K=bshd:p1x", "dtype="};
+    char why[CASE_LINE_MAX];
+    test_case c;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i)
+        cr_expect(!case_parse(wrong[i], &c, why, sizeof why), "'%s' is taken", wrong[i]);
+}
+
+/* The harness itself must see a byte written where none may be, in every gap there is. */
+Test(cases, write_outside_the_owned_rows_is_seen) {
+    const test_case c = case_of("b=2 hq=2 hkv=2 d=8 q=3 kv=5 O=bhsd:p4 L=bhsd qr=u qs=2 kr=u ks=4");
+    char why[CASE_LINE_MAX];
+    for (int place = 0; place < 4; ++place) {
+        case_bed *bed = case_open(&c, why, sizeof why);
+        cr_assert(bed, "%s", why);
+        cr_assert(case_call(bed, subject_get()) == FA_OK);
+        cr_expect(case_untouched(bed, false, why, sizeof why), "%s", why);
+        cr_expect(!case_untouched(bed, true, why, sizeof why), "the call wrote nothing");
+        unsigned char *row = (unsigned char *)case_row_after(bed, TENSOR_O, 1, 1, 1);
+        row[place == 0 ? 32 : (place == 1 ? -1 : (place == 2 ? 48 : 100))] ^= 1;
+        cr_expect(!case_untouched(bed, false, why, sizeof why), "place %d is not seen", place);
+        case_close(bed);
+    }
+}
