@@ -106,6 +106,17 @@ static void random_views(random_source *r, test_case *c) {
     for (case_tensor t = TENSOR_Q; t <= TENSOR_V; t++) c->view[t].layout = LAYOUT_FUSED;
 }
 
+/* A build without OpenMP refuses them. */
+static bool has_threads(void) {
+    fa_args a = fa_args_default();
+    size_t bytes;
+    a.device = FA_DEVICE_CPU;
+    a.dtype = FA_DTYPE_F32;
+    a.heads_q = a.heads_kv = a.head_dim = 1;
+    a.threads = 2;
+    return subject_get()->workspace(&a, &bytes) != FA_ERR_NOT_BUILT;
+}
+
 static void random_options(random_source *r, test_case *c) {
     static const int32_t splits[] = {1, 1, 2, 3, 4, 7, 8, 17, 64};
     static const int32_t extremes[] = {INT_MIN, INT_MAX, -1000, 1000, 0, -1};
@@ -123,7 +134,7 @@ static void random_options(random_source *r, test_case *c) {
     if (chance(r, 30)) c->scale = (float)between(r, 1, 64) / 64;
     c->no_lse = chance(r, 10);
     if (c->device != FA_DEVICE_CPU) return;
-    if (chance(r, 50)) c->threads = (int32_t)between(r, 1, 3);
+    if (chance(r, 50)) c->threads = (int32_t)between(r, 1, has_threads() ? 3 : 1);
     if (c->num_splits > 1 || c->split_keys || !chance(r, 15)) return;
     c->threads = 0;
     c->tasks = (int32_t)between(r, 1, 5);
