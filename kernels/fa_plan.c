@@ -32,6 +32,15 @@ int fai_plan_workspace(const fa_args *a, int64_t control_bytes, fai_plan *plan) 
     return 1;
 }
 
+/* threads = 0: as many as have enough to do. Waking a team costs tens of microseconds, a thread does
+ * about 2^20 multiply-adds in that time; so a decode step over 60 keys stays in its caller's thread,
+ * and one with 8 heads of 64 over 4096 keys (2^22 multiply-adds) takes up to 4. */
+static int32_t useful_threads(const fa_args *a, int32_t most) {
+    const double rows = (double)a->batch * a->heads_q * a->q_len;
+    const double useful = rows * a->kv_len * a->head_dim * 2 / (1 << 20);
+    return useful >= most ? most : (useful > 1 ? (int32_t)useful : 1);
+}
+
 /* The CPU backend has one tile for every shape. It cuts keys only when told to: a tile's rows share
  * one pass over the keys, and bits must not depend on the number of threads. */
 static int plan_cpu(const fa_args *a, const fai_machine *machine, fai_plan *plan) {
@@ -40,7 +49,9 @@ static int plan_cpu(const fa_args *a, const fai_machine *machine, fai_plan *plan
     plan->tile_dim = a->head_dim;
     plan->pack_heads = 1;
     plan->tiles = fai_ceil_div((int64_t)a->q_len * (a->heads_q / a->heads_kv), plan->tile_rows);
-    plan->threads = a->task_count > 0 ? 1 : (a->threads > 0 ? a->threads : machine->threads);
+    plan->threads = a->task_count > 0 ? 1
+                    : a->threads > 0  ? a->threads
+                                      : useful_threads(a, machine->threads);
     plan->splits = 1;
     plan->why = "num_splits is 0 or 1: a row's keys are read in one pass";
     if (a->num_splits > 1) {
