@@ -8,12 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L && !defined(__STDC_NO_THREADS__)
-#define FAI_THREAD_LOCAL _Thread_local
-#else
-#define FAI_THREAD_LOCAL __thread
-#endif
-
 static FAI_THREAD_LOCAL char last_error[512];
 
 fa_status fai_fail(fa_status status, const char *format, ...) {

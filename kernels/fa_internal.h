@@ -34,6 +34,12 @@
 #define FAI_PRINTF(format_at, args_at)
 #endif
 
+#if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define FAI_THREAD_LOCAL _Thread_local
+#else
+#define FAI_THREAD_LOCAL __thread
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -85,7 +85,7 @@ const fai_kernel fai_kernels[] = {
 const int32_t fai_kernel_count = (int32_t)(sizeof(fai_kernels) / sizeof(fai_kernels[0]));
 
 #ifdef FA_TEST_HOOKS
-static _Thread_local const char *forced_kernel;
+static FAI_THREAD_LOCAL const char *forced_kernel;
 void fai_test_force_kernel(const char *name) { forced_kernel = name; }
 static int is_allowed(const fai_kernel *kernel) {
     return !forced_kernel || strcmp(forced_kernel, kernel->name) == 0;
