@@ -350,7 +350,8 @@ static fa_status check_device(const fa_args *a, fai_purpose purpose) {
 typedef struct side {
     const int32_t *cu_seqlens, *seqused, *leftpad;
     int32_t declared, total;
-    char name; /* q or k */
+    int32_t most; /* rows that a sequence may have: declared, or 0 in a pool without pages */
+    char name;    /* q or k */
 } side;
 
 static fa_status check_entry(const side *s, const char *array, int64_t i, int32_t value,
@@ -374,8 +375,7 @@ static fa_status check_sequence(const side *s, int64_t i) {
     if (s->leftpad) status = check_entry(s, "leftpad", i, s->leftpad[i], 0, segment);
     if (status) return status;
     if (s->seqused)
-        return check_entry(s, "seqused", i, s->seqused[i], 0,
-                           fai_min64(segment - pad, s->declared));
+        return check_entry(s, "seqused", i, s->seqused[i], 0, fai_min64(segment - pad, s->most));
     if (segment - pad > s->declared)
         return fai_fail(FA_ERR_LENGTHS,
                         "cu_seqlens_%c gives sequence %lld %lld rows: must be at most the declared "
@@ -397,9 +397,11 @@ static fa_status check_pages_of(const fa_args *a, int64_t i) {
 }
 
 static fa_status check_host_arrays(const fa_args *a) {
-    const int32_t pool_len = a->page_size > 0 && a->num_pages == 0 ? 0 : a->kv_len;
-    const side q = {a->cu_seqlens_q, a->seqused_q, a->leftpad_q, a->q_len, a->total_q, 'q'};
-    const side k = {a->cu_seqlens_k, a->seqused_k, a->leftpad_k, pool_len, a->total_k, 'k'};
+    const int32_t most_k = a->page_size > 0 && a->num_pages == 0 ? 0 : a->kv_len;
+    const side q = {a->cu_seqlens_q, a->seqused_q, a->leftpad_q, a->q_len,
+                    a->total_q,      a->q_len,     'q'};
+    const side k = {a->cu_seqlens_k, a->seqused_k, a->leftpad_k, a->kv_len,
+                    a->total_k,      most_k,       'k'};
     for (int64_t i = 0; i < a->batch; ++i) {
         fa_status status = check_sequence(&q, i);
         if (!status) status = check_sequence(&k, i);
