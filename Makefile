@@ -17,7 +17,7 @@ SOURCES = find $(SOURCE_ROOMS) '(' -name '*.[ch]' -o -name '*.cu' -o -name '*.cu
 .PHONY: all setup test report sanitize coverage format format-check clean
 
 all: setup
-	cmake --preset $(PRESET)
+	cmake --preset $(PRESET) -DPython3_EXECUTABLE=$(VIRTUAL_ENV)/bin/python
 	cmake --build --preset $(PRESET) --parallel $(shell nproc)
 
 setup:
