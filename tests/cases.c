@@ -245,6 +245,10 @@ const char *const case_lines[] = {
     "id=B87 dtype=bf16 q=5 kv=65 K=bhsd:c9 V=bhsd:c9 scale=-0",
     "id=B86 dtype=bf16 b=2 q=130 kv=230 kr=l ks=130",
     "id=B86 dtype=f32 q=130 kv=130 align=given offset=-70",
+    /* A key that is NaN reaches the rows that see it, and no other. */
+    "id=B73 dtype=f32 hq=2 q=40 kv=40 nan_key=20",
+    "id=B73 dtype=f16 hq=2 q=40 kv=40 nan_key=20",
+    "id=B73 dtype=bf16 hq=2 q=4 kv=200 nan_key=197 splits=3",
     /* Explicit offsets. */
     "id=B59 dtype=f16 hq=2 q=4 kv=6 align=given offset=2",
     "id=B59 dtype=f16 hq=2 q=4 kv=6 align=given offset=0",

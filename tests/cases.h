@@ -151,6 +151,7 @@ typedef struct case_result {
     bool ok;
     fa_status status;
     char why[2 * CASE_LINE_MAX]; /* the first thing wrong, with the line that reproduces it */
+    char kernel[32];             /* that the library chose, or was forced to */
     compare_report report;
     int64_t rows;
     void *o;

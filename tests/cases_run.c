@@ -253,6 +253,9 @@ bool case_run(const subject *s, const test_case *c, case_result *r) {
         name_case(c, r);
         return false;
     }
+    if (s->force_kernel && c->kernel[0]) s->force_kernel(c->kernel);
+    subject_explain_value(s, &bed->args, "kernel", r->kernel, sizeof r->kernel);
+    if (s->force_kernel) s->force_kernel(NULL);
     r->status = case_give_workspace(bed, s);
     if (r->status == FA_OK) r->status = case_call(bed, s);
     if (r->status == FA_OK) {
