@@ -27,7 +27,7 @@ double compare_ulp(int32_t dtype, double value) {
 
 /* The derived bound of an element of o. */
 static double derived_bound(const compare_input *in, const compare_row *f, double want) {
-    if (f->visible == 0) return 0;
+    if (f->visible == 0 || !isfinite(want)) return 0;
     const double terms = sqrt((double)f->visible);
     const double arithmetic =
         kFloatUnit * f->max_value * (sqrt(in->dim) * f->max_logit + f->dot_size + terms + 8);
@@ -88,7 +88,7 @@ static double error_of(double got, double want) {
 static void note(compare_report *r, int64_t at, int32_t dim, double got, double want,
                  double tolerance, const char *origin, int32_t heads) {
     const double error = error_of(got, want);
-    const bool ok = error <= tolerance; /* positively: a NaN is not ok */
+    const bool ok = error <= tolerance && error < INFINITY; /* positively: a NaN is not ok */
     const double ratio = ratio_of(error, tolerance);
     double *largest = dim < 0 ? &r->largest_lse_tolerance : &r->largest_o_tolerance;
     *largest = fmax(*largest, tolerance);
