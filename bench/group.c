@@ -178,6 +178,12 @@ static int slot_verify(slot *s, double *us) {
     *us = device->time_us(slot_call, s, &failed);
     if (failed) return refuse(s, fa_last_error());
     device->fetch(s->verified, s->args.o.data, (size_t)s->o_bytes, (size_t)s->o_bytes, 1);
+    /* The first call also touched memory for the first time: a short one is estimated again. */
+    if (*us < 2e5) {
+        const double again = device->time_us(slot_call, s, &failed);
+        if (failed) return refuse(s, fa_last_error());
+        if (again < *us) *us = again;
+    }
     if (!fb_against_oracle(device, &s->args, s->verified, &s->point.against_oracle))
         return refuse(s, "no memory for the oracle");
     if (fb_passes(s->point.against_oracle)) return 0;

@@ -123,7 +123,7 @@ static fa_status skips_every_second_call(const fa_args *a, struct CUstream_st *s
 }
 
 static fa_status skips_once_timed(const fa_args *a, struct CUstream_st *stream) {
-    return call_count++ < 4 ? fa_fwd_causal(a, stream) : FA_OK;
+    return call_count++ < 8 ? fa_fwd_causal(a, stream) : FA_OK;
 }
 
 static fa_status scales_by_a_thousandth(const fa_args *a, struct CUstream_st *stream) {
@@ -133,7 +133,7 @@ static fa_status scales_by_a_thousandth(const fa_args *a, struct CUstream_st *st
 }
 
 static fa_status scales_once_timed(const fa_args *a, struct CUstream_st *stream) {
-    return call_count++ < 4 ? fa_fwd_causal(a, stream) : scales_by_a_thousandth(a, stream);
+    return call_count++ < 8 ? fa_fwd_causal(a, stream) : scales_by_a_thousandth(a, stream);
 }
 
 static fa_status mask_is_top_left(const fa_args *a, struct CUstream_st *stream) {
