@@ -10,7 +10,8 @@
 static const char *const variable = "FA_TESTS_COUNTS";
 
 void counts_begin(void) {
-    char path[] = "/tmp/fa_tests_counts_XXXXXX";
+    char path[sizeof P_tmpdir + 32];
+    snprintf(path, sizeof path, "%s/fa_tests_counts_XXXXXX", P_tmpdir);
     const int file = mkstemp(path);
     if (file < 0) return;
     close(file);
