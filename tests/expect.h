@@ -33,7 +33,7 @@ static inline void expect_line(const char *format, ...) {
     case_result_free(&r);
 }
 
-/* "dtype=… kernel=… " of every dtype and kernel path of the CPU, one after another; n counts from
+/* "dtype=... kernel=... " of every dtype and kernel path of the CPU, one after another; n counts from
  * 0, false after the last. The library's own choice counts only where no path can be forced: else
  * it is one of them, and the case list and the truth table run it too. */
 static inline bool expect_path(int n, char prefix[64]) {
