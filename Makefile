@@ -5,6 +5,7 @@
 #   make sanitize       the tests under ASan and UBSan, and task slices under TSan
 #   make coverage       line coverage of the library's C files; fails below 95 %
 #   make format         clang-format in place; format-check only looks
+MAKEFLAGS += --no-print-directory
 PRESET ?= release
 BUILD = build/$(PRESET)
 # The Python of the build folder, for scripts and for CMake alike.
