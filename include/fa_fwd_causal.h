@@ -35,14 +35,15 @@
  *
  * PROMISES
  * - Everything is checked before anything is written, in this order: args itself; version and
- * struct size; sizes; heads, dtype, head_dim; options; null pointers; alignment; strides; device;
- * the values of host arrays (CPU only); workspace. The first fault found is the one returned, and
- *   fa_last_error() names the field, its value and what would do. After an error of the check o,
- * lse and workspace are as before. After FA_ERR_LAUNCH they are undefined.
+ *   struct size; sizes; heads, dtype, head_dim, and that the tensors' bytes fit 63 bits; options;
+ *   null pointers; alignment; strides; device; the values of host arrays (CPU only); workspace. The
+ *   first fault found is the one returned, and fa_last_error() names the field, its value and what
+ *   would do. After an error o, lse and workspace are as before; only after FA_ERR_LAUNCH are they
+ *   undefined.
  * - Only owned rows of o and lse are written; rows outside the sequences keep their bytes. What
- * lies outside a sequence's keys (padding, a cache's tail, unused pages: NaN, Inf, stale data)
- * never reaches a result. A NaN or Inf in k at a key that a row does not see never matters to that
- * row; in v it may reach rows of the same tile (as a product with weight 0) - the one exception.
+ *   lies outside a sequence's keys (padding, a cache's tail, unused pages: NaN, Inf, stale data)
+ *   never reaches a result. A NaN or Inf in k at a key that a row does not see never matters to
+ *   that row; in v it may reach rows of the same tile (a product with weight 0): the one exception.
  * - Bits. The same call gives the same bits, on any stream, from any number of host threads, with
  *   splits too. With num_splits = 1 or split_keys a sequence's bits depend on the sequence and the
  *   kernel family only (fa_explain prints it), not on the rest of the batch.
@@ -133,7 +134,7 @@ typedef enum fa_status {
     FA_ERR_UNSUPPORTED = 50, /* legal by the contract, but no kernel does it yet */
     FA_ERR_NOT_BUILT = 51, /* left out of this build: CUDA, a head_dim, an architecture, threads */
     FA_ERR_NO_DEVICE = 52, /* no usable CUDA device or driver */
-    FA_ERR_ARCH = 53,      /* this GPU has no kernel in this build */
+    FA_ERR_ARCH = 53,      /* this processor has no kernel in this build */
     FA_ERR_LAUNCH = 54     /* the device refused the launch; o, lse and workspace are undefined */
 } fa_status;
 

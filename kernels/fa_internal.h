@@ -18,7 +18,6 @@
 #define fai_kernel_count FA_JOIN(FA_PREFIX, fai_kernel_count)
 #define fai_kernels FA_JOIN(FA_PREFIX, fai_kernels)
 #define fai_cpu_machine FA_JOIN(FA_PREFIX, fai_cpu_machine)
-#define fai_cpu_run_portable FA_JOIN(FA_PREFIX, fai_cpu_run_portable)
 #define fai_cuda_machine FA_JOIN(FA_PREFIX, fai_cuda_machine)
 #define fai_cuda_check_pointers FA_JOIN(FA_PREFIX, fai_cuda_check_pointers)
 #define fai_plan_cuda_sm80 FA_JOIN(FA_PREFIX, fai_plan_cuda_sm80)
@@ -73,14 +72,15 @@ typedef struct fai_kernel {
     /* Fills the tiles and splits, or returns 0 when it cannot do this problem on this machine.
      * Pure. */
     int (*plan)(const fa_args *a, const fai_machine *machine, fai_plan *plan);
-    /* Runs a planned call. Null where the implementation is not in this build. */
+    /* Runs a planned call. */
     fa_status (*run)(const fa_args *a, const fai_plan *plan, struct CUstream_st *stream);
 } fai_kernel;
 
 /* Everything decided about a call before it runs. A tile is tile_rows rows of one (sequence, kv
- * head); with pack_heads the rows of a kv head's whole group lie in it, query r / group and head r
- * % group of the group; else the rows of one query head. The workspace holds, in this order,
- * control words (left zero by every call), the splits' o (float32, normalised) and their lse. */
+ * head); with pack_heads the rows of a kv head's whole group lie in it: packed row r is query
+ * r / group and head r % group of the group; else the rows of one query head. The workspace holds,
+ * in this order, control words (left zero by every call), the splits' o (float32, normalised) and
+ * their lse. */
 struct fai_plan {
     const fai_kernel *kernel;
     fa_status refusal;    /* why not, when the kernel cannot */
@@ -123,8 +123,6 @@ FA_API void fai_test_force_kernel(const char *name);
 
 /* cpu/ */
 FAI_LOCAL fai_machine fai_cpu_machine(void);
-FAI_LOCAL fa_status fai_cpu_run_portable(const fa_args *a, const fai_plan *plan,
-                                         struct CUstream_st *stream);
 
 /* fa_plan_cuda.c: pure, so that the choice for a card is tested where there is none. */
 FAI_LOCAL int fai_plan_cuda_sm80(const fa_args *a, const fai_machine *machine, fai_plan *plan);

@@ -11,6 +11,7 @@
 #ifdef FA_PREFIX
 #define fai_cpu_run_tasks FA_JOIN(FA_PREFIX, fai_cpu_run_tasks)
 #define fai_cpu_has_avx2 FA_JOIN(FA_PREFIX, fai_cpu_has_avx2)
+#define fai_cpu_run_portable FA_JOIN(FA_PREFIX, fai_cpu_run_portable)
 #define fai_cpu_run_avx2 FA_JOIN(FA_PREFIX, fai_cpu_run_avx2)
 #endif
 
@@ -38,7 +39,9 @@ typedef struct fai_cpu_kernel {
 FAI_LOCAL fa_status fai_cpu_run_tasks(const fa_args *a, const fai_plan *plan,
                                       const fai_cpu_kernel *kernel);
 
-/* The instruction sets beyond the portable one, and whether this machine and build have them. */
+/* One an instruction set, for the table of kernels; and whether this machine and build have it. */
+FAI_LOCAL fa_status fai_cpu_run_portable(const fa_args *a, const fai_plan *plan,
+                                         struct CUstream_st *stream);
 FAI_LOCAL int fai_cpu_has_avx2(void);
 FAI_LOCAL fa_status fai_cpu_run_avx2(const fa_args *a, const fai_plan *plan,
                                      struct CUstream_st *stream);

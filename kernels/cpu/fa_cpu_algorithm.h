@@ -61,7 +61,7 @@ static void fai_set_limits(const fai_tile *t, fai_scratch *w, int64_t key, int32
 /* Step 1: q. Step 2: the blocks of keys that any row sees. Step 3: o and lse. */
 static void fai_run_part(const fai_tile *t, fai_scratch *w) {
     const fa_args *a = t->a;
-    const int64_t block = a->head_dim <= 256 ? FAI_CPU_TILE_KEYS : FAI_CPU_TILE_KEYS / 2;
+    const int64_t block = fai_block_keys(t->dim);
     const fai_range queries = {fai_query(t, 0), fai_query(t, t->rows - 1) + 1};
     const fai_range split = fai_split_keys(t->task.split, t->plan->splits, a->split_keys, t->kv_len,
                                            t->plan->tile_keys);
@@ -107,9 +107,7 @@ static void fai_run_tile(const fa_args *a, const fai_plan *plan, const fai_cpu_t
     t.row_size = a->head_dim * (a->dtype == FA_DTYPE_F32 ? 4 : 2);
     const int64_t begin = task->tile * plan->tile_rows;
     const int64_t end = fai_min64(begin + plan->tile_rows, t.q_len * t.group);
-    const int64_t part = t.dim <= 128
-                             ? FAI_CPU_TILE_ROWS
-                             : (t.dim <= 256 ? FAI_CPU_TILE_ROWS / 2 : FAI_CPU_TILE_ROWS / 4);
+    const int64_t part = fai_part_rows(t.dim);
     for (t.first = begin; t.first < end; t.first += part) {
         t.rows = (int32_t)fai_min64(part, end - t.first);
         t.few = t.rows <= FAI_FEW_ROWS;

@@ -28,11 +28,20 @@
 #pragma GCC pop_options
 #endif
 
-/* clang 14 does not know f16c by name; the bit is in every edition of cpuid.h. */
+/* clang 14 does not know f16c by name; the bit is in every edition of cpuid.h. Asked once, since
+ * cpuid leaves a virtual machine and takes microseconds there; threads that race find the same. */
 int fai_cpu_has_avx2(void) {
-    unsigned eax, ebx, ecx, edx;
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+    enum { kUnknown, kNo, kYes };
+    static int known = kUnknown;
+    int answer = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (answer == kUnknown) {
+        unsigned eax, ebx, ecx, edx;
+        const int has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                        __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+        answer = has ? kYes : kNo;
+        __atomic_store_n(&known, answer, __ATOMIC_RELAXED);
+    }
+    return answer == kYes;
 }
 
 fa_status fai_cpu_run_avx2(const fa_args *a, const fai_plan *plan, struct CUstream_st *stream) {

@@ -11,15 +11,22 @@
 #define FAI_PAD (FAI_LANES > 8 ? FAI_LANES : 8)
 #define FAI_FEW_ROWS 4
 #define FAI_MAX_SPAN 3 /* vectors of rows that one micro-kernel holds */
-#define FAI_Q_FLOATS (FAI_CPU_TILE_ROWS * 128)
-#define FAI_KV_FLOATS (FAI_CPU_TILE_KEYS * 256)
+/* Up to these head_dims a tile has all its rows and a block all its keys. Beyond, the rows are
+ * halved with each doubling of head_dim, and so are the keys. */
+#define FAI_WHOLE_ROWS_DIM 128
+#define FAI_WHOLE_KEYS_DIM 256
+#define FAI_Q_FLOATS (FAI_CPU_TILE_ROWS * FAI_WHOLE_ROWS_DIM)
+#define FAI_KV_FLOATS (FAI_CPU_TILE_KEYS * FAI_WHOLE_KEYS_DIM)
+FA_STATIC_ASSERT(FAI_MAX_HEAD_DIM_CPU <= 4 * FAI_WHOLE_ROWS_DIM &&
+                     FAI_MAX_HEAD_DIM_CPU <= 2 * FAI_WHOLE_KEYS_DIM && FAI_CPU_TILE_ROWS % 4 == 0 &&
+                     FAI_CPU_TILE_KEYS % 2 == 0,
+                 the_scratch_holds_every_head_dim);
 
 /* What a tile keeps on the stack: 187 KB. */
 typedef struct fai_scratch {
     float q[FAI_Q_FLOATS] FAI_ALIGNED;
     float o[FAI_Q_FLOATS] FAI_ALIGNED;
-    float
-        kv[FAI_KV_FLOATS] FAI_ALIGNED; /* a block of K, then of V, where it is not read in place */
+    float kv[FAI_KV_FLOATS] FAI_ALIGNED; /* a block of K, then of V, unless it is read in place */
     float s[FAI_CPU_TILE_KEYS * FAI_CPU_TILE_ROWS] FAI_ALIGNED;
     float max[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
     float sum[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
@@ -52,6 +59,14 @@ typedef struct fai_panel {
     int32_t width;
 } fai_panel;
 
+static inline int32_t fai_part_rows(int32_t dim) {
+    return dim <= FAI_WHOLE_ROWS_DIM       ? FAI_CPU_TILE_ROWS
+           : dim <= 2 * FAI_WHOLE_ROWS_DIM ? FAI_CPU_TILE_ROWS / 2
+                                           : FAI_CPU_TILE_ROWS / 4;
+}
+static inline int32_t fai_block_keys(int32_t dim) {
+    return dim <= FAI_WHOLE_KEYS_DIM ? FAI_CPU_TILE_KEYS : FAI_CPU_TILE_KEYS / 2;
+}
 static inline int32_t fai_round_up(int32_t x, int32_t unit) { return (x + unit - 1) / unit * unit; }
 static inline int64_t fai_query(const fai_tile *t, int32_t row) {
     return (t->first + row) / t->group;
