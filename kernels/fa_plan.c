@@ -32,12 +32,13 @@ int fai_plan_workspace(const fa_args *a, int64_t control_bytes, fai_plan *plan) 
     return 1;
 }
 
-/* threads = 0: as many as have enough to do. Waking a team costs tens of microseconds, a thread
- * does about 2^20 multiply-adds in that time; so a decode step over 60 keys stays in its caller's
- * thread, and one with 8 heads of 64 over 4096 keys (2^22 multiply-adds) takes up to 4. */
+/* threads = 0: as many as have enough to do. A team that still spins from the last call starts in
+ * a few microseconds, in which a thread does about 2^17 multiply-adds; so each gets at least 2^18: a
+ * decode step of 9 heads of 64 over 60 keys (2^16) stays in its caller's thread, one of 8 heads over
+ * 1024 keys (2^20) takes up to 4. */
 static int32_t useful_threads(const fa_args *a, int32_t most) {
     const double rows = (double)a->batch * a->heads_q * a->q_len;
-    const double useful = rows * a->kv_len * a->head_dim * 2 / (1 << 20);
+    const double useful = rows * a->kv_len * a->head_dim * 2 / (1 << 18);
     return useful >= most ? most : (useful > 1 ? (int32_t)useful : 1);
 }
 
