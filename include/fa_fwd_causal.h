@@ -235,7 +235,8 @@ typedef struct fa_args {
     /* CPU only. With task_count > 0 the call runs slice task_index of that many, in the calling
      * thread; all slices together are the call. A slice never cuts a row's keys, so slices go with
      * threads and num_splits of 0 or 1 and without split_keys. */
-    int32_t threads;    /* 0: all; more than 1 in a build without OpenMP is FA_ERR_NOT_BUILT */
+    int32_t threads;    /* 0: as many as help; more than 256 are not used; more than 1 in a build
+                         * without OpenMP is FA_ERR_NOT_BUILT */
     int32_t task_index; /* 0 <= task_index < task_count */
     int32_t task_count; /* 0: no slices */
     int32_t reserved;   /* 0 */

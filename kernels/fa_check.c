@@ -229,13 +229,18 @@ typedef struct tensor {
 
 enum { kTensors = 5 };
 
+/* A query may come before the arrays do: the totals say then that a side will be packed. A run
+ * without cu_seqlens has had its totals refused. */
+static int is_packed_q(const fa_args *a) { return a->cu_seqlens_q || a->total_q > 0; }
+static int is_packed_k(const fa_args *a) { return a->cu_seqlens_k || a->total_k > 0; }
+
 static void list_tensors(fa_args *a, tensor t[kTensors]) {
-    const int64_t q_batch = a->cu_seqlens_q ? (a->batch > 0) : a->batch;
-    const int64_t q_seq = a->cu_seqlens_q ? a->total_q : a->q_len;
+    const int64_t q_batch = is_packed_q(a) ? (a->batch > 0) : a->batch;
+    const int64_t q_seq = is_packed_q(a) ? a->total_q : a->q_len;
     const int paged = a->page_size > 0;
     const int64_t k_batch =
-        a->batch == 0 ? 0 : (paged ? a->num_pages : (a->cu_seqlens_k ? 1 : a->batch));
-    const int64_t k_seq = paged ? a->page_size : (a->cu_seqlens_k ? a->total_k : a->kv_len);
+        a->batch == 0 ? 0 : (paged ? a->num_pages : (is_packed_k(a) ? 1 : a->batch));
+    const int64_t k_seq = paged ? a->page_size : (is_packed_k(a) ? a->total_k : a->kv_len);
     const int32_t bytes = element_bytes(a);
     const tensor list[kTensors] = {
         {"q", &a->q, q_batch, a->heads_q, q_seq, a->head_dim, bytes, 0, 0},
@@ -313,7 +318,13 @@ static fa_status check_stride(const tensor *t, const char *dim, int64_t extent, 
     return FA_OK;
 }
 
-static fa_status check_strides(tensor t[kTensors]) {
+static fa_status check_strides(const fa_args *a, tensor t[kTensors]) {
+    const int64_t entries = INT64_MAX / 4 - a->block_table_cols;
+    if (a->page_size > 0 && a->batch > 1 && a->block_table_stride > entries / (a->batch - 1))
+        return fai_fail(
+            FA_ERR_STRIDE,
+            "block_table_stride is %lld over %d rows: every byte offset must fit 63 bits",
+            (long long)a->block_table_stride, a->batch);
     for (int i = 0; i < kTensors; ++i) {
         if (!t[i].view->data || is_empty(&t[i])) continue;
         int64_t room = INT64_MAX / t[i].bytes - t[i].extent_dim;
@@ -397,6 +408,9 @@ static fa_status check_pages_of(const fa_args *a, int64_t i) {
 }
 
 static fa_status check_host_arrays(const fa_args *a) {
+    if (!a->cu_seqlens_q && !a->seqused_q && !a->leftpad_q && !a->cu_seqlens_k && !a->seqused_k &&
+        !a->leftpad_k && a->page_size == 0)
+        return FA_OK;
     const int32_t most_k = a->page_size > 0 && a->num_pages == 0 ? 0 : a->kv_len;
     const side q = {a->cu_seqlens_q, a->seqused_q, a->leftpad_q, a->q_len,
                     a->total_q,      a->q_len,     'q'};
@@ -423,6 +437,20 @@ static double square_root(double x) {
     return last;
 }
 
+/* Fills in what later rooms need not think about. A packed side cannot have a longer sequence than
+ * its total, however much its caller declared: tiles and workspace need not grow with that. */
+static void resolve(fa_args *a) {
+    if (is_packed_q(a)) {
+        a->q.stride_batch = a->o.stride_batch = a->lse.stride_batch = 0;
+        if (a->q_len > a->total_q) a->q_len = a->total_q;
+    }
+    if (is_packed_k(a)) {
+        a->k.stride_batch = a->v.stride_batch = 0;
+        if (a->kv_len > a->total_k) a->kv_len = a->total_k;
+    }
+    if (a->scale == 0) a->scale = (float)(1 / square_root(a->head_dim));
+}
+
 fa_status fai_check(const fa_args *args, fai_purpose purpose, fa_args *resolved) {
     if (!args) return fai_fail(FA_ERR_NULL, "args is null: must point to an fa_args");
     fa_status status = check_version(args, resolved);
@@ -435,15 +463,12 @@ fa_status fai_check(const fa_args *args, fai_purpose purpose, fa_args *resolved)
     list_tensors(resolved, tensors);
     if (purpose == FAI_FOR_RUN) status = check_null(resolved, tensors);
     if (!status) status = check_alignment(resolved, tensors);
-    if (!status) status = check_strides(tensors);
+    if (!status) status = check_strides(resolved, tensors);
     if (!status) status = check_device(resolved, purpose);
     if (!status && purpose == FAI_FOR_RUN && resolved->device == FA_DEVICE_CPU)
         status = check_host_arrays(resolved);
     if (status) return status;
 
-    if (resolved->cu_seqlens_q)
-        resolved->q.stride_batch = resolved->o.stride_batch = resolved->lse.stride_batch = 0;
-    if (resolved->cu_seqlens_k) resolved->k.stride_batch = resolved->v.stride_batch = 0;
-    if (resolved->scale == 0) resolved->scale = (float)(1 / square_root(resolved->head_dim));
+    resolve(resolved);
     return FA_OK;
 }

@@ -33,13 +33,21 @@ int fai_plan_workspace(const fa_args *a, int64_t control_bytes, fai_plan *plan) 
 }
 
 /* threads = 0: as many as have enough to do. A team that still spins from the last call starts in
- * a few microseconds, in which a thread does about 2^17 multiply-adds; so each gets at least 2^18: a
- * decode step of 9 heads of 64 over 60 keys (2^16) stays in its caller's thread, one of 8 heads over
- * 1024 keys (2^20) takes up to 4. */
+ * a few microseconds, in which a thread does about 2^17 multiply-adds; so each gets at least 2^18:
+ * a decode step of 9 heads of 64 over 60 keys (2^16) stays in its caller's thread, one of 8 heads
+ * over 1024 keys (2^20) takes up to 4. */
 static int32_t useful_threads(const fa_args *a, int32_t most) {
     const double rows = (double)a->batch * a->heads_q * a->q_len;
     const double useful = rows * a->kv_len * a->head_dim * 2 / (1 << 18);
     return useful >= most ? most : (useful > 1 ? (int32_t)useful : 1);
+}
+
+/* No more threads than tasks, or than OpenMP's runtime may be trusted to start: it ends the process
+ * when it cannot. */
+static int32_t bounded_threads(const fa_args *a, const fai_plan *plan, int32_t threads) {
+    const double tasks = (double)a->batch * a->heads_kv * (double)plan->tiles * plan->splits;
+    const int32_t most = tasks < FAI_CPU_MAX_THREADS ? (int32_t)tasks : FAI_CPU_MAX_THREADS;
+    return (int32_t)fai_clamp64(threads, 1, most > 0 ? most : 1);
 }
 
 /* The CPU backend has one tile for every shape. It cuts keys only when told to: a tile's rows share
@@ -50,9 +58,6 @@ static int plan_cpu(const fa_args *a, const fai_machine *machine, fai_plan *plan
     plan->tile_dim = a->head_dim;
     plan->pack_heads = 1;
     plan->tiles = fai_ceil_div((int64_t)a->q_len * (a->heads_q / a->heads_kv), plan->tile_rows);
-    plan->threads = a->task_count > 0 ? 1
-                    : a->threads > 0  ? a->threads
-                                      : useful_threads(a, machine->threads);
     plan->splits = 1;
     plan->why = "num_splits is 0 or 1: a row's keys are read in one pass";
     if (a->num_splits > 1) {
@@ -63,6 +68,10 @@ static int plan_cpu(const fa_args *a, const fai_machine *machine, fai_plan *plan
         plan->splits = splits > 1 ? (int32_t)splits : 1;
         plan->why = "split_keys as the caller set it";
     }
+    plan->threads = a->task_count > 0 ? 1
+                    : a->threads > 0
+                        ? bounded_threads(a, plan, a->threads)
+                        : bounded_threads(a, plan, useful_threads(a, machine->threads));
     if (fai_plan_workspace(a, 0, plan)) return 1;
     plan->refusal = FA_ERR_SIZE;
     plan->why = "the workspace for the splits does not fit 63 bits";

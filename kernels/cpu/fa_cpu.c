@@ -11,9 +11,6 @@
 #define FAI_OMP(directive)
 #endif
 
-/* Beyond this OpenMP's runtime might fail to start threads, and it would end the process. */
-#define FAI_CPU_MAX_THREADS 1024
-
 fai_machine fai_cpu_machine(void) {
     fai_machine machine = {0};
     machine.device = FA_DEVICE_CPU;
@@ -57,7 +54,7 @@ fa_status fai_cpu_run_tasks(const fa_args *a, const fai_plan *plan, const fai_cp
         return FA_OK;
     }
     if (tasks == 0) return FA_OK;
-    const int threads = (int)fai_clamp64(plan->threads, 1, fai_min64(tasks, FAI_CPU_MAX_THREADS));
+    const int threads = plan->threads;
     (void)threads;
     FAI_OMP(omp parallel num_threads(threads) if (threads > 1)) {
         FAI_OMP(omp for schedule(dynamic, 1))

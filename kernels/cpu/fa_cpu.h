@@ -20,6 +20,7 @@
  * stays in a 256 KB L2 and on the stack. */
 #define FAI_CPU_TILE_ROWS 96
 #define FAI_CPU_TILE_KEYS 64
+#define FAI_CPU_MAX_THREADS 256
 
 /* One unit of work: a tile of packed rows against one split's keys. */
 typedef struct fai_cpu_task {
