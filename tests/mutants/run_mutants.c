@@ -27,8 +27,7 @@ static const char *const lines[] = {
     "id=fp32 dtype=f32 b=2 hq=6 hkv=2 d=40 q=7 kv=130 Q=bhsd:p3:s1 K=bshd:p1 V=bhsd:c9 O=bshd:p2",
     "id=aligned dtype=bf16 hq=2 hkv=2 d=64 q=128 kv=128",
     "id=packed dtype=bf16 b=3 hq=4 hkv=2 d=32 q=40 kv=70 qr=c kr=c qs=3,40,17 ks=70,1,33",
-    "id=padded dtype=f16 b=3 hq=6 hkv=2 d=40 q=9 kv=90 qr=ul kr=ul qs=6,3,2 qp=1,2,3 ks=80,33,0 "
-    "kp=5,9,1",
+    "dtype=f16 b=3 hq=6 hkv=2 d=40 q=9 kv=90 qr=ul kr=ul qs=6,3,2 qp=1,2,3 ks=80,33,0 kp=5,9,1",
     "id=pages dtype=bf16 b=3 hq=3 hkv=1 d=72 q=5 kv=150 page=16 kr=u ks=150,0,77",
     "id=splits dtype=f16 hq=4 hkv=2 d=64 q=9 kv=400 splits=4",
     "id=split_keys dtype=f32 hq=2 hkv=2 d=64 q=9 kv=400 split_keys=100",
