@@ -1,0 +1,137 @@
+/* fa_ptx.cuh - one wrapper an instruction. Kernels hold no inline assembly; this file changes when
+ * they need another instruction. Shared memory is addressed in its own 32-bit window. */
+#ifndef FA_PTX_CUH
+#define FA_PTX_CUH
+
+#include <stdint.h>
+
+#define FAI_DEVICE static __device__ __forceinline__
+
+/* The 16-bit formats by name only: the kernels never do arithmetic in them. */
+struct fai_f16 {};
+struct fai_bf16 {};
+
+FAI_DEVICE uint32_t fai_smem_address(const void *shared) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+/* Copies 16 bytes to shared memory, or 16 zero bytes without reading when !live. */
+FAI_DEVICE void fai_cp_async(uint32_t to, const void *from, bool live) {
+    const int bytes = live ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+}
+FAI_DEVICE void fai_cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int kPending> FAI_DEVICE void fai_cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+/* The instruction takes a constant; waiting for more than asked is right too, only earlier. */
+FAI_DEVICE void fai_cp_async_wait(int pending) {
+    switch (pending) {
+    case 0:
+        return fai_cp_async_wait<0>();
+    case 1:
+        return fai_cp_async_wait<1>();
+    case 2:
+        return fai_cp_async_wait<2>();
+    case 3:
+        return fai_cp_async_wait<3>();
+    case 4:
+        return fai_cp_async_wait<4>();
+    case 5:
+        return fai_cp_async_wait<5>();
+    default:
+        return fai_cp_async_wait<6>();
+    }
+}
+
+FAI_DEVICE void fai_st_shared(uint32_t to, uint4 value) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(value.x), "r"(value.y),
+                 "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+FAI_DEVICE void fai_st_shared(uint32_t to, uint32_t value) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
+FAI_DEVICE uint4 fai_ld_shared(uint32_t from) {
+    uint4 value;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "r"(from)
+                 : "memory");
+    return value;
+}
+
+/* Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8. */
+FAI_DEVICE void fai_ldmatrix(uint32_t (&to)[4], uint32_t from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+FAI_DEVICE void fai_ldmatrix_trans(uint32_t (&to)[4], uint32_t from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+/* c[16x8] += a[16x16] * b[16x8], float32 sums. With g = lane / 4 and t = lane % 4: c[0], c[1] are
+ * row g, columns 2t and 2t + 1; c[2], c[3] the same of row g + 8; a[0], a[2] are row g, columns 2t
+ * and 2t + 8 (pairs), a[1], a[3] row g + 8; b0, b1 are column g, rows 2t and 2t + 8 (pairs). */
+FAI_DEVICE void fai_mma(fai_f16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+FAI_DEVICE void fai_mma(fai_bf16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Two floats rounded to nearest even, the first in the low half. */
+FAI_DEVICE uint32_t fai_pack(fai_f16, float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+FAI_DEVICE uint32_t fai_pack(fai_bf16, float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+/* 2^x within 2 ulp; 0 for -inf. */
+FAI_DEVICE float fai_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Within 2^-22 of log2 of x; -inf for 0. */
+FAI_DEVICE float fai_log2(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Adds 1, or goes back to 0 from `last`: the last of last + 1 arrivals leaves the word at 0. What
+ * the block wrote before its barrier is visible to whoever sees this arrival. */
+FAI_DEVICE uint32_t fai_atomic_inc_acq_rel(uint32_t *word, uint32_t last) {
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(word), "r"(last)
+                 : "memory");
+    return before;
+}
+
+/* Reads past the multiprocessor's own cache, which other blocks' writes do not reach. */
+FAI_DEVICE float fai_ld_cg(const float *from) { return __ldcg(from); }
+FAI_DEVICE float4 fai_ld_cg(const float4 *from) { return __ldcg(from); }
+
+#endif /* FA_PTX_CUH */
