@@ -5,7 +5,7 @@
 set -u
 build=$1
 shift
-ctest --test-dir "$build" --output-on-failure --no-tests=error "$@"
+ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$(nproc)" "$@"
 status=$?
 log=$build/Testing/Temporary/LastTest.log
 echo
