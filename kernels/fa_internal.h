@@ -47,6 +47,10 @@ extern "C" {
 #define FAI_MAX_HEAD_DIM_CPU 512
 #define FAI_MAX_HEAD_DIM_CUDA 256
 #define FAI_WORKSPACE_ALIGN 16
+/* CUDA: the control words are the same bytes in every call that splits, so that calls of different
+ * shapes can take turns on one workspace. Tiles beyond this many do without them (fa_merge.cuh);
+ * what the library splits by its own choice has at most 4 waves of decode tiles, far fewer. */
+#define FAI_CONTROL_WORDS 4096
 
 /* Why the check runs: a query looks at no pointer that is null and reads no host array. */
 typedef enum fai_purpose { FAI_FOR_RUN, FAI_FOR_QUERY } fai_purpose;

@@ -117,8 +117,7 @@ int fai_plan_cuda_sm80(const fa_args *a, const fai_machine *machine, fai_plan *p
     if (plan->tiles * splits > INT32_MAX)
         return refuse(plan, FA_ERR_UNSUPPORTED, "more than 2^31 - 1 tiles of a kv head's splits");
     plan->splits = (int32_t)bound;
-    const int64_t words = tile->warps_keys > 1 && bound > 1 ? tiles : 0; /* fa_merge.cuh */
-    if (!fai_plan_workspace(a, words * 4, plan))
+    if (!fai_plan_workspace(a, bound > 1 ? FAI_CONTROL_WORDS * 4 : 0, plan))
         return refuse(plan, FA_ERR_SIZE, "the workspace for the splits does not fit 63 bits");
     plan->splits = (int32_t)splits;
     return 1;

@@ -38,14 +38,16 @@ typedef enum case_input {
     INPUT_DOWN    /* logits around -340 */
 } case_input;
 
-typedef enum case_values { /* v */
-                           VALUES_NORMAL,
-                           VALUES_ONE,
-                           VALUES_INDEX, /* the key's index in base 128, one digit a column */
-                           VALUES_THREE,
-                           VALUES_BIG,  /* 60000 */
-                           VALUES_FLIP, /* +60000, -60000 by turns of the key */
-                           VALUES_INT
+/* What v holds. */
+typedef enum case_values {
+    VALUES_NORMAL,
+    VALUES_ONE,
+    VALUES_INDEX, /* the key's index in base 128, one digit a column */
+    VALUES_THREE,
+    VALUES_THOUSAND,
+    VALUES_BIG,  /* 60000 */
+    VALUES_FLIP, /* +60000, -60000 by turns of the key */
+    VALUES_INT
 } case_values;
 
 typedef enum case_tail { TAIL_NAN, TAIL_INF, TAIL_HUGE } case_tail;
@@ -82,7 +84,8 @@ typedef struct test_case {
     float scale;
     int32_t input, values, tail; /* case_input, case_values, case_tail */
     int64_t seed;
-    int32_t nan_key; /* k of this key is NaN, -1: none */
+    int32_t nan_key;  /* k of this key is NaN, -1: none */
+    int32_t pick_key; /* the key that in=pick picks for rows that see it, -1: any */
     /* Where this call's batch, kv heads, query rows and keys start in the logical tensors, so that
      * calls that are parts of one another get the same numbers. */
     int32_t from_batch, from_head, from_row, from_key;
@@ -161,6 +164,8 @@ typedef struct case_result {
 void case_result_free(case_result *r);
 /* The oracle's verdict on an executed call. */
 bool case_judge(case_bed *bed, case_result *r);
+/* False for what the contract gives to the CPU alone: float32, some head_dims, threads and tasks. */
+bool case_fits_device(const test_case *c);
 /* Open, call, judge, close. Counts the case and its elements (counts.h). */
 bool case_run(const subject *s, const test_case *c, case_result *r);
 /* Both right, and the same bits in o and lse; c gives the heads and dtype of either. */

@@ -36,7 +36,8 @@ static float pick(const test_case *c, int32_t i, int32_t head, int64_t row, int3
     if (seen <= 0) return 0;
     const int64_t at_head = head + (int64_t)c->from_head * (c->heads_q / c->heads_kv);
     const uint64_t at = row_index(i + c->from_batch, at_head, row + c->from_row);
-    const uint64_t target = fa_input_word((uint64_t)c->seed, kStreamTarget, at) % (uint64_t)seen;
+    uint64_t target = fa_input_word((uint64_t)c->seed, kStreamTarget, at) % (uint64_t)seen;
+    if (c->pick_key >= 0 && c->pick_key < seen) target = (uint64_t)c->pick_key;
     /* Columns of many sizes: a sum of equal terms would round the same way each time. */
     return (float)((48 + column * 37 % 32) / scale_of(c)) *
            code(c, i + c->from_batch, kv_head + c->from_head, (int64_t)target + c->from_key,
@@ -116,6 +117,8 @@ static float v_value(const test_case *c, int64_t key, int32_t column, uint64_t i
         return (float)((key >> 7 * (column % 3)) & 127);
     case VALUES_THREE:
         return 3;
+    case VALUES_THOUSAND:
+        return 1000;
     case VALUES_BIG:
         return 60000;
     case VALUES_FLIP:

@@ -64,10 +64,11 @@ static const key keys[] = {
     {"scale", KIND_FLOAT, AT(scale), NULL, NULL},
     {"in", KIND_NAME, AT(input), "normal large equal sink rise creep fall low pick sixty down",
      NULL},
-    {"v", KIND_NAME, AT(values), "normal one index three big flip int", NULL},
+    {"v", KIND_NAME, AT(values), "normal one index three thousand big flip int", NULL},
     {"tail", KIND_NAME, AT(tail), "nan inf huge", NULL},
     {"seed", KIND_INT64, AT(seed), NULL, NULL},
     {"nan_key", KIND_INT, AT(nan_key), NULL, NULL},
+    {"pick_key", KIND_INT, AT(pick_key), NULL, NULL},
     {"fb", KIND_INT, AT(from_batch), NULL, NULL},
     {"fh", KIND_INT, AT(from_head), NULL, NULL},
     {"fr", KIND_INT, AT(from_row), NULL, NULL},
@@ -88,7 +89,7 @@ static test_case defaults(void) {
     c.batch = c.heads_q = c.heads_kv = c.q_len = c.kv_len = 1;
     c.head_dim = 64;
     c.slack = 2;
-    c.nan_key = -1;
+    c.nan_key = c.pick_key = -1;
     return c;
 }
 
@@ -261,8 +262,10 @@ static void print_view(const case_view *view, char *line, size_t size) {
     if (view->pitch) append(line, size, ":p%d", view->pitch);
     if (view->shift) append(line, size, ":s%d", view->shift);
     if (view->spare) append(line, size, ":c%d", view->spare);
-    for (int i = 0; i < 3; ++i)
-        if (view->set[i]) append(line, size, ":%c%" PRId64, "BHS"[i], view -> stride[i]);
+    for (int i = 0; i < 3; ++i) {
+        const int64_t stride = view->stride[i];
+        if (view->set[i]) append(line, size, ":%c%" PRId64, "BHS"[i], stride);
+    }
 }
 
 static void print_value(const key *k, const void *field, char *line, size_t size) {

@@ -30,7 +30,7 @@ static double derived_bound(const compare_input *in, const compare_row *f, doubl
     if (f->visible == 0 || !isfinite(want)) return 0;
     const double terms = sqrt((double)f->visible);
     const double arithmetic =
-        kFloatUnit * f->max_value * (sqrt(in->dim) * f->max_logit + f->dot_size + terms + 8);
+        kFloatUnit * f->max_value * (sqrt(in->dim) * f->max_logit + 2 * f->dot_size + terms + 8);
     if (in->dtype == FA_DTYPE_F32) return arithmetic;
     /* Below its normal numbers a dtype rounds by steps of one size, P and o alike. */
     const double least = compare_ulp(in->dtype, 0) / 2;
@@ -169,7 +169,7 @@ static void compare_lse(const compare_input *in, compare_report *r) {
         const double want = in->want_lse[at];
         const compare_row *f = &in->facts[at];
         const double size = 8 * fmax(fmax(1, fabs(want)), f->max_logit);
-        const double dot = sqrt(in->dim) * f->max_logit + f->dot_size;
+        const double dot = sqrt(in->dim) * f->max_logit + 2 * f->dot_size;
         const double tolerance = isfinite(want) ? kFloatUnit * fmax(size, dot) : 0;
         note(r, at, -1, (double)in->lse[at], want, tolerance, "lse", in->heads);
         r->lse_ratio = fmax(r->lse_ratio, ratio_of(error_of((double)in->lse[at], want), tolerance));

@@ -33,17 +33,27 @@ static inline void expect_line(const char *format, ...) {
     case_result_free(&r);
 }
 
-/* "dtype=... kernel=... " of every dtype and kernel path of the CPU, one after another; n counts from
- * 0, false after the last. The library's own choice counts only where no path can be forced: else
- * it is one of them, and the case list and the truth table run it too. */
-static inline bool expect_path(int n, char prefix[64]) {
-    static const char *const dtypes[] = {"f32", "f16", "bf16"};
+/* "device=... dtype=... kernel=... " of every dtype and kernel path of a device, one after another;
+ * n counts from 0, false after the last. The library's own choice counts only where no path can be
+ * forced: else it is one of them, and the case list and the truth table run it too. */
+static inline bool expect_path_of(fa_device device, int n, char prefix[64]) {
+    static const char *const dtypes[] = {"f16", "bf16", "f32"};
+    const bool cpu = device == FA_DEVICE_CPU;
     const char *paths[SUBJECT_MAX_PATHS];
-    const int count = subject_paths(subject_get(), FA_DEVICE_CPU, paths);
-    const int at = n / 3 + (count > 1);
-    if (at >= count) return false;
-    snprintf(prefix, 64, "dtype=%s %s%s ", dtypes[n % 3], at ? "kernel=" : "", paths[at]);
+    const int count = subject_paths(subject_get(), device, paths), types = cpu ? 3 : 2;
+    const int at = n / types + (count > 1);
+    if (at >= count || !memory_of(device)) return false;
+    snprintf(prefix, 64, "device=%s dtype=%s %s%s ", cpu ? "cpu" : "cuda", dtypes[n % types],
+             at ? "kernel=" : "", paths[at]);
     return true;
+}
+
+/* The same over the CPU and then, where there is one, the GPU. */
+static inline bool expect_path(int n, char prefix[64]) {
+    if (expect_path_of(FA_DEVICE_CPU, n, prefix)) return true;
+    int before = 0;
+    while (expect_path_of(FA_DEVICE_CPU, before, prefix)) ++before;
+    return expect_path_of(FA_DEVICE_CUDA, n - before, prefix);
 }
 
 static inline int64_t expect_row_values(const test_case *c) {

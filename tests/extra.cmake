@@ -5,6 +5,13 @@ add_executable(fa_fuzz fuzz.c)
 target_link_libraries(fa_fuzz PRIVATE fa_harness -lm)
 add_test(NAME fa_fuzz COMMAND fa_fuzz seconds=15)
 
+if(FA_WITH_CUDA)
+    add_test(NAME fa_case_cuda COMMAND fa_case --all device=cuda)
+    add_test(NAME fa_fuzz_cuda COMMAND fa_fuzz seconds=15 device=cuda)
+    # The exit status of a machine without a GPU (memory.h).
+    set_tests_properties(fa_case_cuda fa_fuzz_cuda PROPERTIES SKIP_RETURN_CODE 77)
+endif()
+
 add_subdirectory(mutants)
 
 # An engine's own threads; configure with -fsanitize=thread (preset tsan) to look for races.

@@ -402,6 +402,10 @@ int main(int count, char **words) {
                             "[device=cpu|cuda] [subject=path]\n");
             return 2;
         }
+    if (!memory_of(s.device)) {
+        puts(MEMORY_NO_DEVICE);
+        return MEMORY_SKIPPED;
+    }
     const double start = now();
     uint64_t call = s.first, calls[2] = {0, 0}, failed = 0;
     double worst = 0;

@@ -22,7 +22,10 @@ typedef struct memory {
     bool (*finish)(void); /* waits for the call; false when the device reports a fault */
 } memory;
 
-/* The memory of a device, null when this build or machine has none. */
+/* The memory of a device, null when this build or machine has none. A program that is to run on
+ * such a device prints MEMORY_NO_DEVICE and exits with MEMORY_SKIPPED, which ctest reports as skipped. */
+enum { MEMORY_SKIPPED = 77 };
+#define MEMORY_NO_DEVICE "no GPU: nothing run"
 const memory *memory_of(fa_device device);
 
 #ifdef FA_WITH_CUDA

@@ -29,6 +29,10 @@ static bool device_finish(void) {
 const memory *memory_cuda(void) {
     static const memory cuda = {FA_DEVICE_CUDA,  device_alloc, device_free,  device_upload,
                                 device_download, NULL,         device_finish};
-    int count = 0;
-    return cudaGetDeviceCount(&count) == cudaSuccess && count > 0 ? &cuda : NULL;
+    static int count = -1;
+    if (count < 0 && cudaGetDeviceCount(&count) != cudaSuccess) {
+        count = 0;
+        cudaGetLastError();
+    }
+    return count > 0 ? &cuda : NULL;
 }

@@ -33,8 +33,8 @@ void subject_close(subject *s);
 const subject *subject_get(void);
 
 /* Kernel paths. Path 0 is "", the library's own choice; the others are forced through the hook.
- * names[i] is a kernel that this build's table holds for the device; a foreign library without the
- * hook has path 0 only. */
+ * names[i] is a kernel that this build's table holds for the device and that this machine can run;
+ * the others are printed, once. A foreign library without the hook has path 0 only. */
 enum { SUBJECT_MAX_PATHS = 16 };
 int subject_paths(const subject *s, fa_device device, const char *names[SUBJECT_MAX_PATHS]);
 

@@ -1,13 +1,15 @@
 /* test_cases.c - the case list on every kernel path, and its text form. */
 #include "expect.h"
 
-/* A line on the library's own choice, then on every other path. A forced path may refuse a call
- * that it is not made for; the library's own choice may not. Rows times keys beyond 2^31 meet the
- * same 64-bit addressing on every path, and one takes seconds. */
-static void run_everywhere(const subject *s, const char *line) {
+/* A line on a device by the library's own choice, then on every other path. A forced path may
+ * refuse a call that it is not made for; the library's own choice may not. Rows times keys beyond
+ * 2^31 meet the same 64-bit addressing on every path, and one takes seconds. */
+static void run_everywhere(const subject *s, fa_device device, const char *line) {
     const char *paths[SUBJECT_MAX_PATHS];
-    const int count = subject_paths(s, FA_DEVICE_CPU, paths);
+    const int count = subject_paths(s, device, paths);
     test_case c = case_of("%s", line);
+    c.device = device;
+    if (!memory_of(device) || !case_fits_device(&c)) return;
     case_result first = expect_case(&c);
     for (int path = 1; path < count && (int64_t)c.q_len * c.kv_len < 1 << 30; ++path) {
         if (strcmp(paths[path], first.kernel) == 0) continue;
@@ -23,7 +25,8 @@ static void run_everywhere(const subject *s, const char *line) {
 /* One part of the list, so that parts run side by side. */
 static void run_part(int part, int parts) {
     for (int i = part; i < case_line_count; i += parts)
-        run_everywhere(subject_get(), case_lines[i]);
+        for (fa_device device = FA_DEVICE_CPU; device <= FA_DEVICE_CUDA; ++device)
+            run_everywhere(subject_get(), device, case_lines[i]);
 }
 
 Test(cases, list_part_1_of_4) { run_part(0, 4); }

@@ -40,6 +40,8 @@ Test(limits, any_head_dim_of_the_cpu) {
         for (int dtype = 0; dtype < 3; dtype++)
             expect_line("id=B40 dtype=%s b=2 hq=2 hkv=2 q=9 kv=70 d=%d",
                         dtype == 0 ? "f32" : (dtype == 1 ? "f16" : "bf16"), dims[i]);
+    expect_line("id=B40 dtype=f16 b=2 hq=4 hkv=4 q=4095 kv=4095 d=63 rows=0,1,63,64,2047,4094");
+    expect_line("id=B40 dtype=f16 b=2 hq=4 hkv=4 q=4095 kv=4095 d=65 rows=0,1,63,64,2047,4094");
 }
 
 /* B49, B50: zero sizes are legal with null pointers. Without rows nothing is written; without keys

@@ -142,26 +142,6 @@ Test(plan, split_keys_cuts_at_its_multiples) {
             }
 }
 
-Test(workspace, with_no_forced_split_does_not_grow_with_kv_len) {
-    const int32_t lens[] = {0, 1, 63, 64, 65, 1000, 4096, 131072, 1 << 24, INT_MAX};
-    for (int m = 0; m < kMachines; m++)
-        for (int s = 0; s < kShapes; s++)
-            for (int32_t num_splits = 0; num_splits <= 1; num_splits++) {
-                size_t before = SIZE_MAX;
-                for (int n = 0; n < 10; n++) {
-                    fa_args a = call_of(&shapes[s], &machines[m]);
-                    fai_plan p;
-                    a.kv_len = lens[n];
-                    a.num_splits = num_splits;
-                    if (plan_of(&a, &machines[m], &p) == FA_ERR_SIZE) continue;
-                    cr_assert(p.workspace_bytes <= before, "kv_len %d: %zu bytes, then %zu",
-                              lens[n], before, p.workspace_bytes);
-                    cr_assert(num_splits == 0 || p.splits == 1);
-                    before = p.workspace_bytes;
-                }
-            }
-}
-
 Test(workspace, does_not_depend_on_pointers_or_strides) {
     static float data[64];
     for (int m = 0; m < kMachines; m++)
@@ -225,25 +205,6 @@ Test(workspace, is_exact_or_refused_up_to_the_largest_sizes) {
                   a.num_splits, p.workspace_bytes);
     }
     cr_assert(refused > 50 && planned > 50, "%d refused, %d planned", refused, planned);
-}
-
-/* B96: whatever the planner chooses, the splits cover the keys in order, once. */
-Test(plan, chosen_splits_cover_every_key_once) {
-    for (int m = 0; m < kMachines; m++)
-        for (int32_t batch = 1; batch <= 300; batch += 13)
-            for (int32_t kv_len = 0; kv_len <= 70000; kv_len += kv_len < 300 ? 1 : 3797) {
-                const shape s = {batch, 8, 1, 1, kv_len, 128};
-                const fa_args a = call_of(&s, &machines[m]);
-                fai_plan p;
-                must_plan(&a, &machines[m], &p);
-                int64_t at = 0;
-                for (int64_t i = 0; i < p.splits; i++) {
-                    const fai_range keys = fai_split_keys(i, p.splits, 0, kv_len, p.tile_keys);
-                    cr_assert(keys.begin == at && keys.end >= at);
-                    at = keys.end;
-                }
-                cr_assert(at == kv_len);
-            }
 }
 
 /* The planner behind the public query is this one. */

@@ -65,8 +65,9 @@ Test(shared, B31_alignment_of_each_tensor_alone) {
 Test(shared, B39_B60_B65_every_small_q) {
     for (int q = 1; q <= 40; ++q) expect_line("id=B39 dtype=f16 d=80 hq=4 hkv=4 q=%d kv=64", q);
     for (int q = 1; q <= 17; ++q)
-        expect_line("id=B60 dtype=bf16 b=3 hq=16 d=128 kv=700 q=%d %s rows=0,1,%d", q,
-                    q % 2 ? "page=64" : "", q - 1);
+        for (int paged = 0; paged < 2; ++paged)
+            expect_line("id=B60 dtype=bf16 b=3 hq=16 d=128 kv=700 q=%d %s rows=0,1,%d", q,
+                        paged ? "page=64" : "", q - 1);
     for (int q = 1; q <= 15; ++q)
         for (int kv = q; kv <= 15; ++kv)
             expect_line("id=B65 dtype=f16 hq=14 hkv=2 d=64 page=16 q=%d kv=%d", q, kv);
@@ -120,8 +121,10 @@ Test(shared, B81_lse_of_saturated_inputs) {
         case_result r = expect_case(&c);
         const double want = 3600.0 * d * (double)(float)(1 / sqrt(d)); /* key 0 outweighs all */
         for (int row = 0; r.ok && row < 4; ++row)
-            cr_expect(fabs((double)r.lse[row] - want) < 0.05, "%.9g, not %.9g", (double)r.lse[row],
-                      want);
+            /* What float32 leaves of a logit that large, by the rule of compare.h; the other keys
+             * add less than e^-1000 to it. */
+            cr_expect(fabs((double)r.lse[row] - want) <= r.report.largest_lse_tolerance,
+                      "%.9g, not %.9g", (double)r.lse[row], want);
         case_result_free(&r);
     }
 }
@@ -181,14 +184,18 @@ Test(shared, B73_nan_in_a_future_key_is_invisible) {
 }
 
 /* NaN or Inf in v: rows that see it have it; earlier rows are as without, or, the contract's one
- * exception, NaN, and then only in the tile of a row that sees it. lse never changes. */
+ * exception, NaN, and then only in the tile of a row that sees it. lse never changes, except with
+ * NaN in k too: then it is NaN, in the rows that see it alone. */
 Test(shared, B73_nan_in_a_future_value_stays_in_its_tile) {
-    static const float values[] = {NAN, INFINITY};
+    static const float values[] = {NAN, INFINITY, NAN};
     char prefix[64], text[32];
     for (int n = 0; expect_path(n, prefix); ++n)
-        for (int which = 0; which < 2; ++which) {
+        for (int which = 0; which < 3; ++which) {
+            const bool both = which == 2;
             special clean = open_special(prefix, TENSOR_O, 0);
             special bad = open_special(prefix, TENSOR_V, values[which]);
+            for (int column = 0; both && column < kDim; ++column)
+                fa_dtype_set(bad.c.dtype, case_row(bad.bed, TENSOR_K, 0, 0, kBad), column, NAN);
             call_special(&clean);
             call_special(&bad);
             const subject *lib = subject_get();
@@ -205,9 +212,11 @@ Test(shared, B73_nan_in_a_future_value_stays_in_its_tile) {
                 else
                     cr_expect(rows_equal(&clean, &bad, row) || (same_tile && isnan(first)),
                               "%s row %d changed", prefix, row);
-                cr_expect(memcmp(case_row_after(bad.bed, TENSOR_LSE, 0, 0, row),
-                                 case_row_after(clean.bed, TENSOR_LSE, 0, 0, row), 4) == 0,
-                          "%s lse of row %d changed", prefix, row);
+                float lse[2];
+                memcpy(&lse[0], case_row_after(bad.bed, TENSOR_LSE, 0, 0, row), 4);
+                memcpy(&lse[1], case_row_after(clean.bed, TENSOR_LSE, 0, 0, row), 4);
+                cr_expect(both && row >= kBad ? (bool)isnan(lse[0]) : lse[0] == lse[1],
+                          "%s lse of row %d is %g", prefix, row, (double)lse[0]);
             }
             case_close(clean.bed);
             case_close(bad.bed);

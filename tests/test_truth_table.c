@@ -112,6 +112,7 @@ static const axis axes[kAxes] = {
 };
 
 typedef struct cells {
+    fa_device device;
     int paths;
     const char *path[SUBJECT_MAX_PATHS];
     int count[kAxes][COVER_VALUES][SUBJECT_MAX_PATHS];
@@ -124,9 +125,12 @@ static bool may_meet(int a, int x, int b, int y) {
     return !(a == SPLITS && b == RUN && y == 3 && x >= 2);
 }
 
-static int size_of(const axis *a) {
+/* Values of an axis; the last ones of head_dim and run are the CPU's alone. */
+static int size_of(fa_device device, int a) {
     int size = 0;
-    while (size < COVER_VALUES && a->value[size].name) ++size;
+    if (device == FA_DEVICE_CUDA && a == DIM) return 4;
+    if (device == FA_DEVICE_CUDA && a == RUN) return 1;
+    while (size < COVER_VALUES && axes[a].value[size].name) ++size;
     return size;
 }
 
@@ -202,6 +206,7 @@ static test_case case_of_row(const subject *s, int32_t dtype, const cells *t, in
     cr_assert(case_parse(line, &c, why, sizeof why), "%s", why);
     snprintf(c.id, sizeof c.id, "cover-%d", n);
     snprintf(c.kernel, sizeof c.kernel, "%s", t->path[path]);
+    c.device = t->device;
     c.dtype = dtype;
     c.seed = n + 1;
     c.head_dim = dim_of(row[DIM], t->dim, path, c.input == INPUT_PICK);
@@ -235,12 +240,13 @@ static int print_cells(const char *name, const int *count, int paths) {
 
 static int print_table(const cells *t, const char *dtype) {
     int empty = 0, all = 0;
-    printf("cells of %s: calls a value, by path (0 = the library's choice", dtype);
+    printf("cells of %s on the %s: calls a value, by path (0 = the library's choice", dtype,
+           t->device == FA_DEVICE_CPU ? "CPU" : "GPU");
     for (int p = 1; p < t->paths; ++p) printf(", %d = %s", p, t->path[p]);
     printf(")\n");
     for (int a = 0; a < kAxes; ++a) {
         printf("%-14s", axes[a].name);
-        for (int x = 0; x < size_of(&axes[a]); ++x, all += t->paths)
+        for (int x = 0; x < size_of(t->device, a); ++x, all += t->paths)
             empty += print_cells(axes[a].value[x].name, t->count[a][x], t->paths);
         printf("\n");
     }
@@ -251,8 +257,8 @@ static int print_table(const cells *t, const char *dtype) {
         empty += print_cells(name, t->dim[d], t->paths);
     }
     printf("\n");
-    printf(
-        "not reachable here: device=cuda (its own run), splits with tasks (refused by contract)\n");
+    printf("not reachable here: %ssplits with tasks (refused by contract)\n",
+           memory_of(FA_DEVICE_CUDA) ? "" : "device=cuda (no GPU), ");
     counts_add(0, 0, all);
     return empty;
 }
@@ -260,7 +266,7 @@ static int print_table(const cells *t, const char *dtype) {
 static int run_path(const subject *s, int32_t dtype, int path, cells *t) {
     static int rows[COVER_ROWS][COVER_AXES];
     int sizes[kAxes], wrong = 0;
-    for (int a = 0; a < kAxes; ++a) sizes[a] = size_of(&axes[a]);
+    for (int a = 0; a < kAxes; ++a) sizes[a] = size_of(t->device, a);
     const int count = cover_rows(kAxes, sizes, may_meet, rows);
     cr_assert(count > 0, "the cover needs more than %d rows", COVER_ROWS);
     for (int n = 0; n < count; ++n) {
@@ -279,16 +285,24 @@ static int run_path(const subject *s, int32_t dtype, int path, cells *t) {
     return wrong;
 }
 
-static void run_dtype(int32_t dtype, const char *name) {
+static void run_dtype_on(fa_device device, int32_t dtype, const char *name) {
     static cells t;
     const subject *s = subject_get();
     int wrong = 0;
-    t.paths = subject_paths(s, FA_DEVICE_CPU, t.path);
+    memset(&t, 0, sizeof t);
+    t.device = device;
+    t.paths = subject_paths(s, device, t.path);
     for (int path = 0; path < t.paths; ++path) wrong += run_path(s, dtype, path, &t);
     const int empty = print_table(&t, name);
     fflush(stdout);
     cr_expect(wrong == 0, "%d calls are wrong", wrong);
     cr_expect(empty == 0, "%d cells of the table are empty", empty);
+}
+
+static void run_dtype(int32_t dtype, const char *name) {
+    run_dtype_on(FA_DEVICE_CPU, dtype, name);
+    if (dtype != FA_DTYPE_F32 && memory_of(FA_DEVICE_CUDA))
+        run_dtype_on(FA_DEVICE_CUDA, dtype, name);
 }
 
 Test(truth_table, every_pair_of_values_in_float32) { run_dtype(FA_DTYPE_F32, "f32"); }

@@ -9,8 +9,8 @@
  * no packing: a block of keys is a list of pointers to float32 rows, which are the caller's own
  * where that is possible and scratch where they are converted.
  *
- * With up to FAI_FEW_ROWS rows most lanes would be idle: then the lanes run along head_dim (S) and
- * along the keys (softmax), each row of K and V being read once for all rows of the tile.
+ * With up to FAI_FEW_ROWS rows most lanes would be idle: then the lanes run along head_dim, each row
+ * of K and V being read once for all rows of the tile.
  *
  * Sums over keys are made in blocks, each from zero, so that rounding grows with the number of
  * blocks and not of keys. */
@@ -110,7 +110,7 @@ static void fai_run_tile(const fa_args *a, const fai_plan *plan, const fai_cpu_t
     const int64_t part = fai_part_rows(t.dim);
     for (t.first = begin; t.first < end; t.first += part) {
         t.rows = (int32_t)fai_min64(part, end - t.first);
-        t.few = t.rows <= FAI_FEW_ROWS;
+        t.few = FAI_LANES > 1 && t.rows <= FAI_FEW_ROWS;
         t.width = fai_round_up(t.rows, FAI_LANES);
         fai_run_part(&t, &scratch);
     }

@@ -20,6 +20,25 @@
 #define FAI_FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define FAI_MAX(a, b) _mm256_max_ps(b, a) /* its second operand where either is NaN */
 #define FAI_LOAD_F16(from) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(from)))
+#define FAI_SUMS(x) fai_sums_of_8(x)
+
+/* [a0+a2 b0+b2 a1+a3 b1+b3] in each half, and four of a, b, c and d from two of those. */
+static inline __m256 fai_fold_pair(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+}
+static inline __m256 fai_fold_four(__m256 a, __m256 b, __m256 c, __m256 d) {
+    const __m256 ab = fai_fold_pair(a, b), cd = fai_fold_pair(c, d);
+    return _mm256_add_ps(_mm256_shuffle_ps(ab, cd, _MM_SHUFFLE(1, 0, 1, 0)),
+                         _mm256_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 2, 3, 2)));
+}
+/* The halves of a vector go first: [a0+a4 a1+a5 ... | b0+b4 ...]. */
+static inline __m256 fai_fold_halves(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_blend_ps(a, b, 0xf0), _mm256_permute2f128_ps(a, b, 0x21));
+}
+static inline __m256 fai_sums_of_8(const __m256 *x) {
+    return fai_fold_four(fai_fold_halves(x[0], x[4]), fai_fold_halves(x[1], x[5]),
+                         fai_fold_halves(x[2], x[6]), fai_fold_halves(x[3], x[7]));
+}
 #include "fa_cpu_algorithm.h"
 
 #ifdef __clang__

@@ -1,5 +1,9 @@
-/* fa_cpu_few.h - the kernel for up to FAI_FEW_ROWS rows: the lanes run along head_dim for S and O,
- * and along the keys for the softmax. Every row of K and V is read once for all rows of the tile.
+/* fa_cpu_few.h - the kernel for up to FAI_FEW_ROWS rows: the lanes run along head_dim for S and O.
+ * Every row of K and V is read once for all rows of the tile.
+ *
+ * The tile's rows are filled up to 1, 2 or 4. Scores and weights of one key lie side by side,
+ * s[key * rows + row], so that a vector holds those of several keys: the softmax takes all rows at
+ * once, and a vector comes out of one tree of sums.
  *
  * Part of fa_cpu_algorithm.h; it changes when a micro-kernel does. */
 #ifndef FA_CPU_FEW_H
@@ -7,20 +11,29 @@
 
 #include "fa_cpu_tile.h"
 
+/* FAI_PAD sums, of FAI_PAD / rows keys, go through one tree. At most two rows of K are read in turn,
+ * and one where there is little else to do: more is faster from the cache, but a fifth slower from
+ * memory. */
 FAI_INLINE void fai_scores_few(const fai_tile *t, fai_scratch *w, int32_t keys, const int rows) {
     const int32_t dim = t->dim;
-    for (int32_t j = 0; j < keys; ++j) {
-        const float *k = w->rows[j];
-        fai_fetch(t, w, j, j + 1);
-        fai_vec sum[FAI_FEW_ROWS];
-        for (int r = 0; r < rows; ++r) sum[r] = fai_splat(0);
-        for (int32_t d = 0; d < dim; d += FAI_LANES) {
-            const fai_vec x = fai_load(k + d);
-            for (int r = 0; r < rows; ++r)
-                sum[r] = FAI_FMA(x, fai_load(w->q + r * dim + d), sum[r]);
+    const int step = FAI_PAD / rows, turn = rows > 1 ? 2 : 1;
+    for (int32_t j = 0; j < keys; j += step) {
+        fai_vec sum[FAI_PAD];
+        for (int i = 0; i < FAI_PAD; ++i) sum[i] = fai_splat(0);
+        for (int i = 0; i < step; i += turn) {
+            const float *const *k = w->rows + j + i;
+            fai_vec *to = sum + i * rows;
+            fai_fetch(t, w, j + i, j + i + turn);
+            for (int32_t d = 0; d < dim; d += FAI_LANES)
+                for (int n = 0; n < turn; ++n) {
+                    const fai_vec x = fai_load(k[n] + d);
+                    for (int r = 0; r < rows; ++r)
+                        to[n * rows + r] =
+                            FAI_FMA(x, fai_load(w->q + r * dim + d), to[n * rows + r]);
+                }
         }
-        for (int r = 0; r < rows; ++r)
-            w->s[r * FAI_CPU_TILE_KEYS + j] = fai_sum(sum[r]) * t->a->scale;
+        for (int i = 0; i < FAI_PAD; i += FAI_LANES)
+            fai_store(w->s + j * rows + i, fai_sums(sum + i) * fai_splat(t->a->scale));
     }
 }
 
@@ -29,13 +42,14 @@ FAI_INLINE void fai_output_chunk(const fai_tile *t, fai_scratch *w, int32_t at, 
     fai_vec sum[FAI_FEW_ROWS][8];
     for (int r = 0; r < rows; ++r)
         for (int c = 0; c < span; ++c) sum[r][c] = fai_splat(0);
-    for (int32_t j = 0; j < keys; ++j) {
+    const float *p = w->s;
+    for (int32_t j = 0; j < keys; ++j, p += rows) {
+        const float *v = w->rows[j] + at;
         if (at == 0) fai_fetch(t, w, j, j + 1);
-        for (int c = 0; c < span; ++c) {
-            const fai_vec v = fai_load(w->rows[j] + at + c * FAI_LANES);
-            for (int r = 0; r < rows; ++r)
-                sum[r][c] = FAI_FMA(fai_splat(w->s[r * FAI_CPU_TILE_KEYS + j]), v, sum[r][c]);
-        }
+        fai_vec x[8];
+        for (int c = 0; c < span; ++c) x[c] = fai_load(v + c * FAI_LANES);
+        for (int r = 0; r < rows; ++r)
+            for (int c = 0; c < span; ++c) sum[r][c] = FAI_FMA(fai_splat(p[r]), x[c], sum[r][c]);
     }
     for (int r = 0; r < rows; ++r)
         for (int c = 0; c < span; ++c) {
@@ -48,41 +62,62 @@ FAI_INLINE void fai_outputs_few(const fai_tile *t, fai_scratch *w, int32_t keys,
     int32_t d = 0;
     for (; d + span * FAI_LANES <= t->dim; d += span * FAI_LANES)
         fai_output_chunk(t, w, d, keys, rows, span);
+    for (; d + 2 * FAI_LANES <= t->dim; d += 2 * FAI_LANES)
+        fai_output_chunk(t, w, d, keys, rows, 2);
     for (; d < t->dim; d += FAI_LANES) fai_output_chunk(t, w, d, keys, rows, 1);
 }
 
-/* As fai_softmax_lanes, for one row whose scores lie along the lanes. */
-static void fai_softmax_row(fai_scratch *w, int32_t row, int32_t keys) {
-    float *s = w->s + row * FAI_CPU_TILE_KEYS;
-    const int32_t padded = fai_round_up(keys, FAI_LANES);
-    for (int32_t j = w->limit[row]; j < padded; ++j) s[j] = -INFINITY;
-    fai_vec lanes = fai_splat(w->max[row]);
-    for (int32_t j = 0; j < padded; j += FAI_LANES) lanes = FAI_MAX(lanes, fai_load(s + j));
-    const float max = fai_largest(lanes), base = max < -FLT_MAX ? 0 : max;
-    const fai_vec change = fai_exp2(fai_splat((w->max[row] - base) * FAI_LOG2_E));
-    fai_vec block = fai_splat(0);
-    for (int32_t j = 0; j < padded; j += FAI_LANES) {
-        const fai_vec p = fai_exp2((fai_load(s + j) - fai_splat(base)) * fai_splat(FAI_LOG2_E));
+/* As fai_softmax_lanes: lane i holds row i % rows, of key i / rows after the vector's first. */
+FAI_INLINE void fai_softmax_few(fai_scratch *w, int32_t keys, const int rows) {
+    const int32_t count = fai_round_up(keys, FAI_PAD / rows) * rows;
+    float *s = w->s, lane[FAI_LANES], total[FAI_LANES], change[FAI_LANES] = {0};
+    int32_t left[FAI_LANES];
+    fai_ints seen;
+    fai_vec lanes = fai_splat(-INFINITY), block = fai_splat(0);
+    for (int i = 0; i < FAI_LANES; ++i) left[i] = w->limit[i % rows] * rows - i / rows * rows;
+    memcpy(&seen, left, sizeof(seen));
+    for (int32_t j = 0; j < count; j += FAI_LANES) {
+        const fai_bits visible = fai_less_ints(j - (fai_ints){0}, seen);
+        const fai_vec x = fai_select(visible, fai_load(s + j), fai_splat(-INFINITY));
+        fai_store(s + j, x);
+        lanes = FAI_MAX(lanes, x);
+    }
+    memcpy(lane, &lanes, sizeof(lane));
+    for (int r = 0; r < rows; ++r) {
+        float max = w->max[r];
+        for (int i = r; i < FAI_LANES; i += rows) max = max < lane[i] ? lane[i] : max;
+        const float base = max < -FLT_MAX ? 0 : max;
+        change[r] = (w->max[r] - base) * FAI_LOG2_E;
+        w->max[r] = max;
+        for (int i = r; i < FAI_LANES; i += rows) lane[i] = base;
+    }
+    const fai_vec base = fai_load(lane);
+    for (int32_t j = 0; j < count; j += FAI_LANES) {
+        const fai_vec p = fai_exp2((fai_load(s + j) - base) * fai_splat(FAI_LOG2_E));
         fai_store(s + j, p);
         block += p;
     }
-    w->max[row] = max;
-    w->factor[row] = fai_largest(change);
-    w->sum[row] = w->sum[row] * w->factor[row] + fai_sum(block);
+    fai_store(w->factor, fai_exp2(fai_load(change)));
+    memcpy(total, &block, sizeof(total));
+    for (int r = 0; r < rows; ++r) {
+        float sum = total[r];
+        for (int i = r + rows; i < FAI_LANES; i += rows) sum += total[i];
+        w->sum[r] = w->sum[r] * w->factor[r] + sum;
+    }
 }
 
 /* Functions of their own, for a compiler that inlines them together runs out of registers. */
-static void fai_scores_of_1(const fai_tile *t, fai_scratch *w, int32_t keys) {
+static void fai_weights_of_1(const fai_tile *t, fai_scratch *w, int32_t keys) {
     fai_scores_few(t, w, keys, 1);
+    fai_softmax_few(w, keys, 1);
 }
-static void fai_scores_of_2(const fai_tile *t, fai_scratch *w, int32_t keys) {
+static void fai_weights_of_2(const fai_tile *t, fai_scratch *w, int32_t keys) {
     fai_scores_few(t, w, keys, 2);
+    fai_softmax_few(w, keys, 2);
 }
-static void fai_scores_of_3(const fai_tile *t, fai_scratch *w, int32_t keys) {
-    fai_scores_few(t, w, keys, 3);
-}
-static void fai_scores_of_4(const fai_tile *t, fai_scratch *w, int32_t keys) {
+static void fai_weights_of_4(const fai_tile *t, fai_scratch *w, int32_t keys) {
     fai_scores_few(t, w, keys, 4);
+    fai_softmax_few(w, keys, 4);
 }
 static void fai_outputs_of_1(const fai_tile *t, fai_scratch *w, int32_t keys) {
     fai_outputs_few(t, w, keys, 1, 8);
@@ -90,24 +125,20 @@ static void fai_outputs_of_1(const fai_tile *t, fai_scratch *w, int32_t keys) {
 static void fai_outputs_of_2(const fai_tile *t, fai_scratch *w, int32_t keys) {
     fai_outputs_few(t, w, keys, 2, 4);
 }
-static void fai_outputs_of_3(const fai_tile *t, fai_scratch *w, int32_t keys) {
-    fai_outputs_few(t, w, keys, 3, 2);
-}
 static void fai_outputs_of_4(const fai_tile *t, fai_scratch *w, int32_t keys) {
-    fai_outputs_few(t, w, keys, 4, 2);
+    fai_outputs_few(t, w, keys, 4, 3);
 }
 
 typedef void (*fai_few_step)(const fai_tile *t, fai_scratch *w, int32_t keys);
 
 static void fai_few_weights(const fai_tile *t, fai_scratch *w, int32_t keys) {
-    static const fai_few_step scores[FAI_FEW_ROWS] = {fai_scores_of_1, fai_scores_of_2,
-                                                      fai_scores_of_3, fai_scores_of_4};
-    scores[t->rows - 1](t, w, keys);
-    for (int32_t r = 0; r < t->rows; ++r) fai_softmax_row(w, r, keys);
+    static const fai_few_step weights[FAI_FEW_ROWS] = {fai_weights_of_1, fai_weights_of_2,
+                                                       fai_weights_of_4, fai_weights_of_4};
+    weights[t->rows - 1](t, w, keys);
 }
 static void fai_few_outputs(const fai_tile *t, fai_scratch *w, int32_t keys) {
     static const fai_few_step outputs[FAI_FEW_ROWS] = {fai_outputs_of_1, fai_outputs_of_2,
-                                                       fai_outputs_of_3, fai_outputs_of_4};
+                                                       fai_outputs_of_4, fai_outputs_of_4};
     outputs[t->rows - 1](t, w, keys);
 }
 

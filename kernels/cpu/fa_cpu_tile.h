@@ -117,15 +117,19 @@ static void fai_load_q(const fai_tile *t, fai_scratch *w) {
 }
 
 /* Notes where the next `keys` rows of K or V lie; the micro-kernels then fetch them while they work
- * on the block before. */
+ * on the block before. Rows are a stride apart, up to a page's end. */
 static void fai_look_ahead(const fai_tile *t, const fa_view *view, int64_t key, int32_t keys,
                            fai_scratch *w) {
     const fa_args *a = t->a;
-    for (int32_t j = 0; j < keys; ++j)
-        w->ahead[j] = fai_element(
-            view->data,
-            fai_kv_offset(a, view, t->task.seq, t->task.head_kv, t->k_rows.begin + key + j),
-            a->dtype);
+    const int64_t stride_bytes = view->stride_seq * (a->dtype == FA_DTYPE_F32 ? 4 : 2);
+    for (int32_t j = 0; j < keys;) {
+        const int64_t row = t->k_rows.begin + key + j;
+        const int64_t run = a->page_size > 0 ? a->page_size - row % a->page_size : keys;
+        const int32_t end = (int32_t)fai_min64(j + run, keys);
+        const char *from = (const char *)fai_element(
+            view->data, fai_kv_offset(a, view, t->task.seq, t->task.head_kv, row), a->dtype);
+        for (int64_t at = 0; j < end; ++j, at += stride_bytes) w->ahead[j] = from + at;
+    }
     w->ahead_count = keys;
 }
 static inline void fai_fetch(const fai_tile *t, const fai_scratch *w, int32_t begin, int32_t end) {
@@ -142,11 +146,11 @@ static void fai_take_block(const fai_tile *t, fai_scratch *w) {
     const int in_place =
         a->dtype == FA_DTYPE_F32 && a->head_dim == t->dim && t->width <= FAI_MAX_SPAN * FAI_LANES;
     int32_t j = 0;
+    if (in_place) {
+        memcpy(w->rows, w->ahead, (size_t)w->ahead_count * sizeof(w->ahead[0]));
+        j = w->ahead_count;
+    }
     for (; j < w->ahead_count; ++j) {
-        if (in_place) {
-            w->rows[j] = (const float *)w->ahead[j];
-            continue;
-        }
         float *to = w->kv + j * t->dim;
         fai_row_to_float(to, w->ahead[j], a->head_dim, a->dtype);
         for (int32_t d = a->head_dim; d < t->dim; ++d) to[d] = 0;

@@ -39,6 +39,11 @@ typedef uint16_t fai_half;
 #else
 #define FAI_PREFETCH(at) ((void)(at))
 #endif
+#if defined(__clang__)
+#define FAI_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#elif defined(__GNUC__)
+#define FAI_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (fai_ints){__VA_ARGS__})
+#endif
 #ifndef FAI_FMA
 #define FAI_FMA(a, b, c) ((a) * (b) + (c))
 #endif
@@ -97,6 +102,22 @@ FAI_INLINE float fai_largest(fai_vec x) {
     memcpy(lane, &x, sizeof(lane));
     for (int i = 1; i < FAI_LANES; ++i) lane[0] = lane[0] < lane[i] ? lane[i] : lane[0];
     return lane[0];
+}
+
+/* Lane i is the sum of x[i], of FAI_LANES vectors, in the order of fai_sum: a tree of shuffles for
+ * all of them costs about what fai_sum costs for one. */
+FAI_INLINE fai_vec fai_sums(const fai_vec *x) {
+#if defined(FAI_SUMS)
+    return FAI_SUMS(x);
+#elif defined(FAI_SHUFFLE) && FAI_LANES == 4
+    const fai_vec a = FAI_SHUFFLE(x[0], x[1], 0, 4, 1, 5) + FAI_SHUFFLE(x[0], x[1], 2, 6, 3, 7);
+    const fai_vec b = FAI_SHUFFLE(x[2], x[3], 0, 4, 1, 5) + FAI_SHUFFLE(x[2], x[3], 2, 6, 3, 7);
+    return FAI_SHUFFLE(a, b, 0, 1, 4, 5) + FAI_SHUFFLE(a, b, 2, 3, 6, 7);
+#else
+    float lane[FAI_LANES];
+    for (int i = 0; i < FAI_LANES; ++i) lane[i] = fai_sum(x[i]);
+    return fai_load(lane);
+#endif
 }
 
 /* 2^x for x <= 0: relative error at most 2^-23, 0 below -126 and at -inf, exactly 1 at 0, NaN stays

@@ -140,7 +140,8 @@ int64_t choose_section(const fa_args *a, const fai_plan *plan, int64_t units, in
     return fai_min64(section, fai_clamp64(INT32_MAX / (plan->tiles * parts_most(plan)), 1, units));
 }
 
-fai_cuda_params make_params(const fa_args *a, const fai_plan *plan, int64_t slots) {
+fai_cuda_params make_params(const fa_args *a, const fai_plan *plan, int64_t slots,
+                            bool last_arriver) {
     fai_cuda_params p = {};
     p.a = *a;
     p.group = a->heads_q / a->heads_kv;
@@ -162,7 +163,7 @@ fai_cuda_params make_params(const fa_args *a, const fai_plan *plan, int64_t slot
     p.c = fminf(a->scale * 1.44269504088896341f, FLT_MAX);
     p.octave = 1 / p.c;
     char *workspace = static_cast<char *>(a->workspace);
-    p.control = reinterpret_cast<uint32_t *>(workspace);
+    if (last_arriver) p.control = reinterpret_cast<uint32_t *>(workspace);
     p.partial_o = reinterpret_cast<float *>(workspace + plan->partial_o_at);
     p.partial_lse = reinterpret_cast<float *>(workspace + plan->partial_lse_at);
     return p;
@@ -199,7 +200,16 @@ fa_status fai_cuda_check_pointers(const fa_args *a) {
                    {"k", a->k.data},
                    {"v", a->v.data},
                    {"o", a->o.data},
-                   {"lse", a->lse.data}};
+                   {"lse", a->lse.data},
+                   {"cu_seqlens_q", a->cu_seqlens_q},
+                   {"cu_seqlens_k", a->cu_seqlens_k},
+                   {"seqused_q", a->seqused_q},
+                   {"seqused_k", a->seqused_k},
+                   {"leftpad_q", a->leftpad_q},
+                   {"leftpad_k", a->leftpad_k},
+                   {"block_table", a->block_table},
+                   {"causal_offsets", a->causal_offsets},
+                   {"workspace", a->workspace}};
     int device = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error) return fail_cuda(error, "the current CUDA device");
@@ -213,11 +223,11 @@ fa_status fai_cuda_check_pointers(const fa_args *a) {
             continue;
         if (found.type != cudaMemoryTypeDevice)
             return fai_fail(FA_ERR_DEVICE,
-                            "%s.data is %p, memory of the host: must be memory of CUDA device %d",
+                            "%s is at %p, memory of the host: must be memory of CUDA device %d",
                             tensor.field, tensor.data, device);
         if (found.device != device)
             return fai_fail(FA_ERR_DEVICE,
-                            "%s.data is %p, memory of CUDA device %d: must be of the current "
+                            "%s is at %p, memory of CUDA device %d: must be of the current "
                             "device, %d",
                             tensor.field, tensor.data, found.device, device);
     }
@@ -241,10 +251,12 @@ fa_status fai_cuda_run_sm80(const fa_args *a, const fai_plan *plan, struct CUstr
     if (!error) error = prepare_kernel(kernel, &prepared[row][is_bf16], device, machine.smem_bytes);
     if (error) return fail_cuda(error, "preparing the sm_80 kernel");
 
-    fai_cuda_params p = make_params(a, plan, (int64_t)machine.sm_count * tile.blocks);
+    const int64_t tiles = plan->tiles * a->batch * a->heads_kv;
+    const bool last_arriver = tile.warps_keys > 1 && tiles <= FAI_CONTROL_WORDS;
+    fai_cuda_params p = make_params(a, plan, (int64_t)machine.sm_count * tile.blocks, last_arriver);
     const unsigned threads = (unsigned)(tile.warps_rows * tile.warps_keys * 32);
     error = launch(kernel, &p, plan->splits, threads, (size_t)plan->smem_bytes, stream);
-    if (!error && plan->splits > 1 && tile.warps_keys == 1)
+    if (!error && plan->splits > 1 && !last_arriver)
         error = launch(fai_cuda_merge_kernel(is_bf16), &p, plan->tile_rows / kFaiMergeRows, 128, 0,
                        stream);
     return error ? fail_cuda(error, "launching the sm_80 kernel") : FA_OK;

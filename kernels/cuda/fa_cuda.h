@@ -1,5 +1,5 @@
 /* fa_cuda.h - what the translation units of cuda/ tell each other: the host's handles of the
- * kernels, those of a family by compiled head_dim. Changes when a kernel family or a head_dim comes. */
+ * kernels, those of a family by compiled head_dim. It changes when a family or a head_dim comes. */
 #ifndef FA_CUDA_H
 #define FA_CUDA_H
 

@@ -103,7 +103,7 @@ template <class Shape, int kDim> struct fai_ring {
         if (Shape::kWarpsRows == 1)
             __syncwarp();
         else
-            __syncthreads();
+            fai_barrier<1, Shape::kThreads>(); /* warps call this from two places */
         start(p, w, thread);
         const uint32_t tile = read;
         write = read;
@@ -185,8 +185,8 @@ FAI_DEVICE void fai_accumulate(float (&o)[Shape::kRowTiles][Shape::kDimTiles][4]
     }
 }
 
-/* Scores of keys that a row does not see become -inf, by selection: they may be NaN. row and key are
- * those of the lane's first score. */
+/* Scores of keys that a row does not see become -inf, by selection: they may be NaN. row and key
+ * are those of the lane's first score. */
 template <class Shape>
 FAI_DEVICE void fai_mask(float (&s)[Shape::kRowTiles][Shape::kKeyTiles][4], const int *key_end,
                          int row, int key) {
@@ -333,7 +333,7 @@ FAI_DEVICE void fai_merge_warps(const fai_cuda_params &p, const fai_work &w,
         if (unit == 0)
             fai_store_split_lse(p, w, row, (log2f(sum) + (sum == 0 ? 0 : most)) * FAI_LN2);
     }
-    if (w.splits_live == 1) return;
+    if (w.splits_live == 1 || !p.control) return;
     __syncthreads();
     if (threadIdx.x == 0) {
         const uint32_t last = w.splits_live - 1;

@@ -1,7 +1,8 @@
-/* fa_merge.cuh - what the splits of a sequence's keys found becomes the result: always in the order of
- * the splits, so the same bits whoever arrives last. Decode tiles are merged by the last of their
- * blocks to arrive; larger tiles, whose partial results one block would read for too long, by a
- * second kernel. It changes when partial results do. */
+/* fa_merge.cuh - what the splits of a sequence's keys found becomes the result: always in the
+ * order of the splits, so the same bits whoever arrives last. Decode tiles are merged by the last
+ * of their blocks to arrive, while there is a control word for each; larger tiles, whose partial
+ * results one block would read for too long, by a second kernel. It changes when partial results
+ * do. */
 #ifndef FA_MERGE_CUH
 #define FA_MERGE_CUH
 

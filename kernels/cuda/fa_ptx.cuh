@@ -46,6 +46,12 @@ FAI_DEVICE void fai_cp_async_wait(int pending) {
     }
 }
 
+/* Waits until kThreads threads have come to barrier kId, from whatever places in the code;
+ * __syncthreads() asks for the same place. Barrier 0 is __syncthreads()'s. */
+template <int kId, int kThreads> FAI_DEVICE void fai_barrier() {
+    asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
+}
+
 FAI_DEVICE void fai_st_shared(uint32_t to, uint4 value) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(value.x), "r"(value.y),
                  "r"(value.z), "r"(value.w)

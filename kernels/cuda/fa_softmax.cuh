@@ -34,8 +34,9 @@ FAI_DEVICE float fai_quad_sum(float x) {
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* c * reference rounds to within 2^-13 octaves below this; beyond it the reference is subtracted from
- * the scores first, so that the weight of the reference's own key is 1 however large the logits. */
+/* c * reference rounds to within 2^-13 octaves below this; beyond it the reference is subtracted
+ * from the scores first, so that the weight of the reference's own key is 1 however large the
+ * logits. */
 #define FAI_FAR_OCTAVES 2048.f
 
 /* kTiles row tiles of 16; a lane has rows g and g + 8 of each. sum is the lane's own share until

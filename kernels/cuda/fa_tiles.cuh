@@ -35,8 +35,8 @@ struct fai_cuda_params {
     fai_divisor by_group, by_splits, by_section, by_heads_kv, by_page;
     bool wide_q, wide_kv, wide_o; /* rows and addresses are multiples of 16 bytes */
     float c, octave;              /* scale * log2(e), and 1 / c */
-    uint32_t *control;            /* units * tiles words, zero between calls */
-    float *partial_o;             /* splits * batch * heads_q * q_len rows */
+    uint32_t *control; /* a word a tile, zero between calls; null: a second kernel merges */
+    float *partial_o;  /* splits * batch * heads_q * q_len rows */
     float *partial_lse;
 };
 
@@ -53,9 +53,9 @@ struct fai_work {
     int split, splits_live;      /* of the splits that see a key of this tile; 1 writes o itself */
 };
 
-/* Blocks of a launch: x runs over `parts` of a tile, then units of the section, then tiles from the
- * last (which sees the most keys) to the first; y and z over sections, so that the keys of the units
- * in work fit the L2. t is x without the parts. Returns false when there is nothing to do. */
+/* Blocks of a launch: x runs over `parts` of a tile, then units of the section, then tiles from
+ * the last (which sees the most keys) to the first; y and z over sections, so that the keys of the
+ * units in work fit the L2. t is x without the parts. Returns false when there is nothing to do. */
 FAI_DEVICE bool fai_find_work(const fai_cuda_params &p, int t, int split, int tile_rows,
                               int block_keys, fai_work &w) {
     w.split = split;

@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 
-# A whole clean build of two cores' machine in half a minute, so that nobody avoids rebuilding it; no
-# file that a small build machine cannot compile; a library that nobody minds shipping.
+# A whole clean build of two cores' machine in half a minute, so that nobody avoids rebuilding it;
+# no file that a small build machine cannot compile; a library that nobody minds shipping.
 MAX_SECONDS = 30.0
 MAX_COMPILER_BYTES = 1 << 30
 MAX_OBJECT_BYTES = 1 << 20

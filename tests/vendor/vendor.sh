@@ -77,7 +77,8 @@ subdirectory() {
     done
 }
 
-# install_to PREFIX OPTION...: unoptimised, because it is quicker; plain_cc and subdirectory optimise.
+# install_to PREFIX OPTION...: unoptimised, because it is quicker; plain_cc and subdirectory
+# optimise.
 install_to() {
     prefix=$PWD/$1
     shift
@@ -152,7 +153,8 @@ c99_sources() {
         for file in "$top"/kernels/*.c "$top"/kernels/cpu/*.c; do
             $compiler -std=c99 $strict -I"$top/include" -I"$top/kernels" -fsyntax-only "$file"
         done
-        say "$compiler -std=c99 $strict: $(ls "$top"/kernels/*.c "$top"/kernels/cpu/*.c | wc -l) files"
+        files=$(ls "$top"/kernels/*.c "$top"/kernels/cpu/*.c | wc -l)
+        say "$compiler -std=c99 $strict: $files files"
     done
 }
 
