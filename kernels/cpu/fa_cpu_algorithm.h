@@ -91,6 +91,12 @@ static void fai_run_part(const fai_tile *t, fai_scratch *w) {
     for (int32_t r = 0; r < t->rows; ++r) fai_write_row(t, w, r);
 }
 
+/* The splits that a sequence's keys reach; those after are neither computed nor merged. */
+static int64_t fai_live_splits(const fa_args *a, const fai_plan *plan, int64_t kv_len) {
+    const fai_range first = fai_split_keys(0, plan->splits, a->split_keys, kv_len, plan->tile_keys);
+    return kv_len > 0 ? fai_ceil_div(kv_len, first.end) : 1;
+}
+
 static void fai_run_tile(const fa_args *a, const fai_plan *plan, const fai_cpu_task *task) {
     fai_scratch scratch;
     fai_tile t;
@@ -101,6 +107,7 @@ static void fai_run_tile(const fa_args *a, const fai_plan *plan, const fai_cpu_t
     t.k_rows = fai_k_rows(a, task->seq);
     t.q_len = t.q_rows.end - t.q_rows.begin;
     t.kv_len = t.k_rows.end - t.k_rows.begin;
+    if (task->split >= fai_live_splits(a, plan, t.kv_len)) return;
     t.offset = fai_offset(a, task->seq, t.q_len, t.kv_len);
     t.group = a->heads_q / a->heads_kv;
     t.dim = fai_round_up(a->head_dim, FAI_PAD);
@@ -117,25 +124,30 @@ static void fai_run_tile(const fa_args *a, const fai_plan *plan, const fai_cpu_t
 }
 
 /* Joins the splits of one row in their order: weights exp(lse - max) over the splits that saw a
- * key. What a split without keys left in the workspace is not looked at. */
+ * key. What a split without keys left in the workspace is not looked at. The first share is taken,
+ * not added to 0, so that one split alone gives its own bits, -0 too. */
 static void fai_merge_row(const fa_args *a, const fai_plan *plan, int64_t seq, int64_t head,
                           int64_t query) {
     const int64_t rows = (int64_t)a->batch * a->heads_q * a->q_len;
     const int64_t flat = (seq * a->heads_q + head) * a->q_len + query;
     const float *o = (const float *)((const char *)a->workspace + plan->partial_o_at);
     const float *lse = (const float *)((const char *)a->workspace + plan->partial_lse_at);
+    const fai_range keys = fai_k_rows(a, seq);
+    const int64_t live = fai_live_splits(a, plan, keys.end - keys.begin);
     float row[FAI_MAX_HEAD_DIM_CPU] = {0}, max = -INFINITY, sum = 0;
-    for (int32_t s = 0; s < plan->splits; ++s) {
+    for (int64_t s = 0; s < live; ++s) {
         const float x = lse[s * rows + flat];
         max = max < x ? x : max;
     }
-    for (int32_t s = 0; s < plan->splits; ++s) {
+    for (int64_t s = 0; s < live; ++s) {
         const float x = lse[s * rows + flat];
         if (x == -INFINITY) continue;
         const float weight = fai_largest(fai_exp2(fai_splat((x - max) * FAI_LOG2_E)));
         const float *part = o + (s * rows + flat) * a->head_dim;
+        const int is_first = sum == 0;
         sum += weight;
-        for (int32_t d = 0; d < a->head_dim; ++d) row[d] += weight * part[d];
+        for (int32_t d = 0; d < a->head_dim; ++d)
+            row[d] = is_first ? weight * part[d] : row[d] + weight * part[d];
     }
     const float divisor = sum == 0 ? 1 : sum;
     for (int32_t d = 0; d < a->head_dim; ++d) row[d] /= divisor;
