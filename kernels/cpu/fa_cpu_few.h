@@ -125,8 +125,9 @@ static void fai_outputs_of_1(const fai_tile *t, fai_scratch *w, int32_t keys) {
 static void fai_outputs_of_2(const fai_tile *t, fai_scratch *w, int32_t keys) {
     fai_outputs_few(t, w, keys, 2, 4);
 }
+/* Without an FMA the product needs a register of its own, so four lanes hold fewer sums. */
 static void fai_outputs_of_4(const fai_tile *t, fai_scratch *w, int32_t keys) {
-    fai_outputs_few(t, w, keys, 4, 3);
+    fai_outputs_few(t, w, keys, 4, FAI_LANES > 4 ? 3 : 2);
 }
 
 typedef void (*fai_few_step)(const fai_tile *t, fai_scratch *w, int32_t keys);
