@@ -164,7 +164,7 @@ typedef struct case_result {
 void case_result_free(case_result *r);
 /* The oracle's verdict on an executed call. */
 bool case_judge(case_bed *bed, case_result *r);
-/* False for what the contract gives to the CPU alone: float32, some head_dims, threads and tasks. */
+/* False for what the contract gives to the CPU alone: float32, some head_dims, threads, tasks. */
 bool case_fits_device(const test_case *c);
 /* Open, call, judge, close. Counts the case and its elements (counts.h). */
 bool case_run(const subject *s, const test_case *c, case_result *r);

@@ -14,8 +14,8 @@
  *   rounded; a dot product of D terms, of partial sums up to L or of the random sums that A
  *   measures, whose error exp passes on; sums of n weights; a few operations more.
  *
- * - lse: 2^-24 max(8, 8 |lse|, 8 L, sqrt(D) L + 2 A). The last is the dot product's share, as above:
- *   it counts from D = 64 on, or where large terms cancel to a small logit.
+ * - lse: 2^-24 max(8, 8 |lse|, 8 L, sqrt(D) L + 2 A). The last is the dot product's share, as
+ *   above: it counts from D = 64 on, or where large terms cancel to a small logit.
  *
  * Why sqrt(D) L + 2 A: a float32 dot product rounds D times, by up to 2^-24 of its partial sum, and
  * independent roundings add up as sqrt(D); partial sums that rise steadily reach L. Where terms

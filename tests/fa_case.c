@@ -2,8 +2,8 @@
  * to run the whole list under a sanitizer, on a device, or against another library.
  *
  *     fa_case LINE...              each LINE is a case
- *     fa_case --all [KEY=VALUE...] the list of cases.c, each with these keys added; on a GPU without
- *                                  the cases that the contract gives to the CPU alone
+ *     fa_case --all [KEY=VALUE...] the list of cases.c, each with these keys added; on a GPU
+ *                                  without the cases that the contract gives to the CPU alone
  *     fa_case --list               prints the list
  *
  * FA_SUBJECT names the library. Exits with 0 when every case is right, else with 1. */

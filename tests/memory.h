@@ -23,7 +23,7 @@ typedef struct memory {
 } memory;
 
 /* The memory of a device, null when this build or machine has none. A program that is to run on
- * such a device prints MEMORY_NO_DEVICE and exits with MEMORY_SKIPPED, which ctest reports as skipped. */
+ * such a device prints MEMORY_NO_DEVICE and exits with MEMORY_SKIPPED: ctest calls it skipped. */
 enum { MEMORY_SKIPPED = 77 };
 #define MEMORY_NO_DEVICE "no GPU: nothing run"
 const memory *memory_of(fa_device device);
