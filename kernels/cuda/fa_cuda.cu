@@ -11,12 +11,9 @@
 #include <cmath>
 #include <cuda_runtime.h>
 
-namespace {
-
 enum { kDevices = 64 }; /* whose facts are kept; later ones are asked each time */
 
-/* The status and sentence of a failed call; leaves no error behind for the caller's own checks. */
-fa_status fail_cuda(cudaError_t error, const char *what) {
+fa_status fai_cuda_fail(cudaError_t error, const char *what) {
     cudaGetLastError();
     fa_status status = FA_ERR_LAUNCH;
     switch (error) {
@@ -43,7 +40,7 @@ fa_status fail_cuda(cudaError_t error, const char *what) {
                     cudaGetErrorString(error));
 }
 
-cudaError_t read_machine(int device, fai_machine *machine) {
+static cudaError_t read_machine(int device, fai_machine *machine) {
     int major = 0, minor = 0, sm_count = 0, smem_bytes = 0;
     cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     if (!error) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
@@ -58,7 +55,7 @@ cudaError_t read_machine(int device, fai_machine *machine) {
 }
 
 /* Facts packed into one word, 0 while unread: threads that race write the same word. */
-cudaError_t get_machine(int device, fai_machine *machine) {
+cudaError_t fai_cuda_facts(int device, fai_machine *machine) {
     static std::atomic<uint64_t> facts[kDevices];
     *machine = fai_machine();
     machine->device = FA_DEVICE_CUDA;
@@ -77,10 +74,8 @@ cudaError_t get_machine(int device, fai_machine *machine) {
     return error;
 }
 
-/* Lets the kernel use all the shared memory that the device gives to a block. Also the first call
- * that finds out whether this build has code for the device. */
-cudaError_t prepare_kernel(const void *kernel, std::atomic<uint64_t> *prepared, int device,
-                           int smem_bytes) {
+cudaError_t fai_cuda_prepare(const void *kernel, std::atomic<uint64_t> *prepared, int device,
+                             int smem_bytes) {
     const uint64_t bit = device < kDevices ? (uint64_t)1 << device : 0;
     if (prepared->load(std::memory_order_relaxed) & bit) return cudaSuccess;
     const cudaError_t error =
@@ -88,6 +83,8 @@ cudaError_t prepare_kernel(const void *kernel, std::atomic<uint64_t> *prepared, 
     if (!error) prepared->fetch_or(bit, std::memory_order_relaxed);
     return error;
 }
+
+namespace {
 
 const void *find_sm80_kernel(int32_t dim, int is_bf16, int32_t rows) {
     switch (dim) {
@@ -185,7 +182,7 @@ cudaError_t launch(const void *kernel, fai_cuda_params *p, int64_t parts, unsign
 fa_status fai_cuda_machine(fai_machine *machine) {
     int device = 0;
     cudaError_t error = cudaGetDevice(&device);
-    if (!error) error = get_machine(device, machine);
+    if (!error) error = fai_cuda_facts(device, machine);
     if (!error) return FA_OK;
     cudaGetLastError();
     return fai_fail(FA_ERR_NO_DEVICE, "device is FA_DEVICE_CUDA: no usable GPU or driver: %s (%s)",
@@ -212,12 +209,12 @@ fa_status fai_cuda_check_pointers(const fa_args *a) {
                    {"workspace", a->workspace}};
     int device = 0;
     cudaError_t error = cudaGetDevice(&device);
-    if (error) return fail_cuda(error, "the current CUDA device");
+    if (error) return fai_cuda_fail(error, "the current CUDA device");
     for (const auto &tensor : tensors) {
         if (!tensor.data) continue;
         cudaPointerAttributes found;
         error = cudaPointerGetAttributes(&found, tensor.data);
-        if (error) return fail_cuda(error, "the memory behind a tensor");
+        if (error) return fai_cuda_fail(error, "the memory behind a tensor");
         if (found.type == cudaMemoryTypeManaged ||
             (found.type == cudaMemoryTypeHost && found.devicePointer == tensor.data))
             continue;
@@ -247,9 +244,10 @@ fa_status fai_cuda_run_sm80(const fa_args *a, const fai_plan *plan, struct CUstr
     int device = 0;
     fai_machine machine;
     cudaError_t error = cudaGetDevice(&device);
-    if (!error) error = get_machine(device, &machine);
-    if (!error) error = prepare_kernel(kernel, &prepared[row][is_bf16], device, machine.smem_bytes);
-    if (error) return fail_cuda(error, "preparing the sm_80 kernel");
+    if (!error) error = fai_cuda_facts(device, &machine);
+    if (!error)
+        error = fai_cuda_prepare(kernel, &prepared[row][is_bf16], device, machine.smem_bytes);
+    if (error) return fai_cuda_fail(error, "preparing the sm_80 kernel");
 
     const int64_t tiles = plan->tiles * a->batch * a->heads_kv;
     const bool last_arriver = tile.warps_keys > 1 && tiles <= FAI_CONTROL_WORDS;
@@ -259,5 +257,5 @@ fa_status fai_cuda_run_sm80(const fa_args *a, const fai_plan *plan, struct CUstr
     if (!error && plan->splits > 1 && !last_arriver)
         error = launch(fai_cuda_merge_kernel(is_bf16), &p, plan->tile_rows / kFaiMergeRows, 128, 0,
                        stream);
-    return error ? fail_cuda(error, "launching the sm_80 kernel") : FA_OK;
+    return error ? fai_cuda_fail(error, "launching the sm_80 kernel") : FA_OK;
 }

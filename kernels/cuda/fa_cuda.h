@@ -1,11 +1,18 @@
 /* fa_cuda.h - what the translation units of cuda/ tell each other: the host's handles of the
- * kernels, those of a family by compiled head_dim. It changes when a family or a head_dim comes. */
+ * kernels, those of a family by compiled head_dim, and what every family's launcher needs to know
+ * of the device. It changes when a family or a head_dim comes. */
 #ifndef FA_CUDA_H
 #define FA_CUDA_H
 
 #include "../fa_internal.h"
 
+#include <atomic>
+#include <cuda_runtime.h>
+
 #ifdef FA_PREFIX
+#define fai_cuda_fail FA_JOIN(FA_PREFIX, fai_cuda_fail)
+#define fai_cuda_facts FA_JOIN(FA_PREFIX, fai_cuda_facts)
+#define fai_cuda_prepare FA_JOIN(FA_PREFIX, fai_cuda_prepare)
 #define fai_cuda_merge_kernel FA_JOIN(FA_PREFIX, fai_cuda_merge_kernel)
 #define fai_sm80_kernel_d64 FA_JOIN(FA_PREFIX, fai_sm80_kernel_d64)
 #define fai_sm80_kernel_d96 FA_JOIN(FA_PREFIX, fai_sm80_kernel_d96)
@@ -14,17 +21,25 @@
 #define fai_sm80_kernel_d256 FA_JOIN(FA_PREFIX, fai_sm80_kernel_d256)
 #endif
 
-#ifdef __cplusplus
+/* The status and sentence of a failed call; leaves no error behind for the caller's own checks. */
+FAI_LOCAL fa_status fai_cuda_fail(cudaError_t error, const char *what);
+
+/* Facts about the device, read once and kept. */
+FAI_LOCAL cudaError_t fai_cuda_facts(int device, fai_machine *machine);
+
+/* Lets the kernel use all the shared memory that the device gives to a block; once a device, which
+ * *prepared remembers as a bit. Also the first call that finds out whether this build has code for
+ * the device. */
+FAI_LOCAL cudaError_t fai_cuda_prepare(const void *kernel, std::atomic<uint64_t> *prepared,
+                                       int device, int smem_bytes);
+
 extern "C" {
-#endif
 FAI_LOCAL const void *fai_cuda_merge_kernel(int is_bf16);
 FAI_LOCAL const void *fai_sm80_kernel_d64(int is_bf16, int rows);
 FAI_LOCAL const void *fai_sm80_kernel_d96(int is_bf16, int rows);
 FAI_LOCAL const void *fai_sm80_kernel_d128(int is_bf16, int rows);
 FAI_LOCAL const void *fai_sm80_kernel_d192(int is_bf16, int rows);
 FAI_LOCAL const void *fai_sm80_kernel_d256(int is_bf16, int rows);
-#ifdef __cplusplus
 }
-#endif
 
 #endif /* FA_CUDA_H */
