@@ -22,6 +22,8 @@
 #define fai_cuda_check_pointers FA_JOIN(FA_PREFIX, fai_cuda_check_pointers)
 #define fai_plan_cuda_sm80 FA_JOIN(FA_PREFIX, fai_plan_cuda_sm80)
 #define fai_cuda_run_sm80 FA_JOIN(FA_PREFIX, fai_cuda_run_sm80)
+#define fai_plan_decode_sm90 FA_JOIN(FA_PREFIX, fai_plan_decode_sm90)
+#define fai_cuda_run_decode_sm90 FA_JOIN(FA_PREFIX, fai_cuda_run_decode_sm90)
 #define fai_test_force_kernel FA_JOIN(FA_PREFIX, fai_test_force_kernel)
 #endif
 
@@ -130,12 +132,16 @@ FAI_LOCAL fai_machine fai_cpu_machine(void);
 
 /* fa_plan_cuda.c: pure, so that the choice for a card is tested where there is none. */
 FAI_LOCAL int fai_plan_cuda_sm80(const fa_args *a, const fai_machine *machine, fai_plan *plan);
+/* fa_plan_decode_sm90.c: likewise. */
+FAI_LOCAL int fai_plan_decode_sm90(const fa_args *a, const fai_machine *machine, fai_plan *plan);
 
 /* cuda/, only with FA_WITH_CUDA */
 FAI_LOCAL fa_status fai_cuda_machine(fai_machine *machine);
 FAI_LOCAL fa_status fai_cuda_check_pointers(const fa_args *a);
 FAI_LOCAL fa_status fai_cuda_run_sm80(const fa_args *a, const fai_plan *plan,
                                       struct CUstream_st *stream);
+FAI_LOCAL fa_status fai_cuda_run_decode_sm90(const fa_args *a, const fai_plan *plan,
+                                             struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

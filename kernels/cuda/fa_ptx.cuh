@@ -140,4 +140,89 @@ FAI_DEVICE uint32_t fai_atomic_inc_acq_rel(uint32_t *word, uint32_t last) {
 FAI_DEVICE float fai_ld_cg(const float *from) { return __ldcg(from); }
 FAI_DEVICE float4 fai_ld_cg(const float4 *from) { return __ldcg(from); }
 
+/* ---- sm_90, decode: clusters, and partial results pushed between their blocks ---------------- */
+
+/* An 8x8 matrix of 16-bit elements, a row a quad, transposed among the lanes of a warp. */
+FAI_DEVICE uint32_t fai_movmatrix(uint32_t from) {
+    uint32_t to;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(from));
+    return to;
+}
+
+/* A barrier in shared memory: one arrival, which also says how many bytes are to come. */
+FAI_DEVICE void fai_arrival_init(uint32_t barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+/* Lets the copy engine and the cluster's other blocks see the barriers made so far. */
+FAI_DEVICE void fai_arrival_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+FAI_DEVICE void fai_arrival_expect(uint32_t barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+/* Returns once the phase of this parity is complete and what the copy engine counted is visible. */
+FAI_DEVICE void fai_arrival_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+/* The same for what other blocks of the cluster pushed. */
+FAI_DEVICE void fai_arrival_wait_cluster(uint32_t barrier, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* Copies a box of a tensor map to this block's shared memory and counts its bytes at the barrier. */
+FAI_DEVICE void fai_copy_box(uint32_t to, const void *map, int x, int row, int chunk, int head,
+                             int batch, uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
+                 "l"(map), "r"(x), "r"(row), "r"(chunk), "r"(head), "r"(batch), "r"(barrier)
+                 : "memory");
+}
+
+FAI_DEVICE int fai_cluster_rank() {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return (int)rank;
+}
+/* Relaxed: a release would wait for every store under way; initialised barriers have their fence. */
+FAI_DEVICE void fai_cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+FAI_DEVICE void fai_cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/* The same place in the shared memory of the cluster's block `rank`. */
+FAI_DEVICE uint32_t fai_cluster_address(uint32_t shared, int rank) {
+    uint32_t address;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
+    return address;
+}
+/* Stores into another block's shared memory and counts the bytes at that block's barrier. */
+FAI_DEVICE void fai_push(uint32_t to, float x, float y, uint32_t barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, "
+                 "[%3];" ::"r"(to),
+                 "f"(x), "f"(y), "r"(barrier)
+                 : "memory");
+}
+FAI_DEVICE void fai_push(uint32_t to, float4 x, uint32_t barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, "
+                 "%4}, [%5];" ::"r"(to),
+                 "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier)
+                 : "memory");
+}
+
 #endif /* FA_PTX_CUH */

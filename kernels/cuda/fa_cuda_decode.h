@@ -1,0 +1,34 @@
+/* fa_cuda_decode.h - what the launcher of the sm_90 decode family tells its kernels. It changes
+ * when they need to know more. */
+#ifndef FA_CUDA_DECODE_H
+#define FA_CUDA_DECODE_H
+
+#include "fa_cuda.h"
+#include "fa_decode_sm90.h"
+#include "fa_tensor_map.h"
+#include "fa_tiles.cuh"
+
+#ifdef FA_PREFIX
+#define fai_decode_kernel_d64 FA_JOIN(FA_PREFIX, fai_decode_kernel_d64)
+#define fai_decode_kernel_d128 FA_JOIN(FA_PREFIX, fai_decode_kernel_d128)
+#define fai_decode_kernel_d192 FA_JOIN(FA_PREFIX, fai_decode_kernel_d192)
+#define fai_decode_kernel_d256 FA_JOIN(FA_PREFIX, fai_decode_kernel_d256)
+#endif
+
+/* The whole launch. */
+struct fai_decode_params {
+    CUtensorMap maps[2];  /* of k and v */
+    fa_args a;            /* resolved */
+    int32_t group;        /* query heads of a kv head */
+    int32_t cluster_log2; /* of the blocks that share a (sequence, kv head) */
+    fai_divisor by_group, by_heads_kv;
+    float c;    /* scale * log2(e) */
+    bool whole; /* one copy takes whole rows; else one for each 64 columns */
+};
+
+FAI_LOCAL const void *fai_decode_kernel_d64(int is_bf16, int rows);
+FAI_LOCAL const void *fai_decode_kernel_d128(int is_bf16, int rows);
+FAI_LOCAL const void *fai_decode_kernel_d192(int is_bf16, int rows);
+FAI_LOCAL const void *fai_decode_kernel_d256(int is_bf16, int rows);
+
+#endif /* FA_CUDA_DECODE_H */

@@ -1,0 +1,103 @@
+/* fa_plan_decode_sm90.c - which calls the Hopper decode kernels take, and how many blocks share a
+ * (sequence, kv head). Pure C: tested on a host without a GPU. It changes when these kernels learn
+ * a case or a threshold is measured again. */
+#include "fa_internal.h"
+
+#include "cuda/fa_decode_sm90.h"
+
+/* The head_dim that the kernels are compiled for, 0 where the build leaves it out. 96 takes the
+ * kernel of 128: what lies past a row is zero-filled and costs no memory traffic. */
+static int32_t decode_dim(int32_t head_dim) {
+#ifndef FA_NO_HEAD_DIM_64
+    if (head_dim <= 64) return 64;
+#endif
+#ifndef FA_NO_HEAD_DIM_128
+    if (head_dim > 64 && head_dim <= 128) return 128;
+#endif
+#ifndef FA_NO_HEAD_DIM_192
+    if (head_dim > 128 && head_dim <= 192) return 192;
+#endif
+#ifndef FA_NO_HEAD_DIM_256
+    if (head_dim > 192) return 256;
+#endif
+    return 0;
+}
+
+/* A stride along which the copy engine can step. */
+static int is_step(int64_t extent, int64_t stride) {
+    return extent <= 1 || (stride > 0 && stride % 8 == 0 && stride < (int64_t)1 << 39);
+}
+
+/* Whether the copy engine can walk k or v. A query may leave the view out. */
+static int is_walkable(const fa_args *a, const fa_view *view) {
+    const int64_t seq = a->page_size > 0 ? a->page_size : a->cu_seqlens_k ? a->total_k : a->kv_len;
+    const int64_t batch = a->page_size > 0 ? a->num_pages : a->cu_seqlens_k ? 1 : a->batch;
+    return !view->data ||
+           ((uintptr_t)view->data % 16 == 0 && is_step(seq, view->stride_seq) &&
+            is_step(a->heads_kv, view->stride_head) && is_step(batch, view->stride_batch));
+}
+
+/* q is read in pairs of elements. */
+static int is_paired(const fa_view *view) {
+    return (uintptr_t)view->data % 4 == 0 && view->stride_batch % 2 == 0 &&
+           view->stride_head % 2 == 0 && view->stride_seq % 2 == 0;
+}
+
+/* What the kernels cannot do, or null. */
+static const char *what_is_missing(const fa_args *a, const fai_machine *machine, int64_t rows) {
+    if (machine->cc != 90) return "not a Hopper GPU";
+    if (rows > kFaiDecodeRowsMost) return "more than 16 packed rows";
+    if (a->num_splits > 0 || a->split_keys > 0) return "the caller splits the keys";
+    if (a->kv_len < 1 || a->kv_len > 1 << 30) return "no keys, or more than 2^30";
+    if (a->cu_seqlens_k && a->total_k < 1) return "no keys";
+    if (a->page_size > 0 && (a->page_size % kFaiDecodeKeys || a->leftpad_k || a->num_pages < 1))
+        return "pages are no multiple of 16 keys or padded on the left, or there are none";
+    if ((a->k.data && !is_walkable(a, &a->k)) || !is_walkable(a, &a->v))
+        return "the copy engine cannot walk k or v";
+    if (a->q.data && !is_paired(&a->q)) return "q is not aligned to pairs of elements";
+    return 0;
+}
+
+/* Blocks that share a (sequence, kv head), as a power of 2. All clusters should run at once: an
+ * H200 with 132 multiprocessors runs 15 clusters of 8 or 30 of 4 (a cluster lies within one group
+ * of multiprocessors). 64 busy multiprocessors already read at full bandwidth, and one alone reads
+ * 110 GB/s. Lengths that only the device knows may be uneven, so there a long sequence must not be
+ * left to one block. */
+static int32_t choose_cluster(const fa_args *a, const fai_machine *machine, int64_t units) {
+    const int64_t sms = machine->sm_count;
+    const int is_ragged = a->seqused_k || a->cu_seqlens_k;
+    if (units * 132 <= 15 * sms || (is_ragged && a->kv_len >= 8192)) return 3;
+    if (units * 132 <= 30 * sms || (is_ragged && a->kv_len >= 2048)) return 2;
+    return units * 2 <= sms ? 1 : 0;
+}
+
+/* The workspace is that of the generic family: which of the two runs may depend on strides and
+ * pointers, the workspace must not. */
+int fai_plan_decode_sm90(const fa_args *a, const fai_machine *machine, fai_plan *plan) {
+    if (!fai_plan_cuda_sm80(a, machine, plan)) return 0;
+    const int64_t rows = (int64_t)a->heads_q / a->heads_kv * a->q_len;
+    const int64_t units = (int64_t)a->batch * a->heads_kv;
+    const int32_t dim = decode_dim(a->head_dim);
+    plan->refusal = FA_ERR_UNSUPPORTED;
+    plan->why = what_is_missing(a, machine, rows);
+    if (plan->why) return 0;
+    /* Measured: 8 blocks read 8 MB in 24 us; the generic kernel's 128 blocks need 17. */
+    if (units * 8 < 32 && a->kv_len > 16384) {
+        plan->why = "few kv heads and many keys: the splits of the generic kernel are faster";
+        return 0;
+    }
+    const int32_t cluster_log2 = choose_cluster(a, machine, units);
+    plan->tile_rows = rows <= 4 ? 4 : rows <= 8 ? 8 : 16;
+    plan->tile_keys = kFaiDecodeKeys;
+    plan->tile_dim = dim;
+    plan->tiles = 1;
+    plan->splits = 1 << cluster_log2;
+    plan->smem_bytes = dim ? fai_decode_smem_bytes(dim, plan->tile_rows, cluster_log2) : 0;
+    plan->stages = dim ? fai_decode_slots(dim, plan->tile_rows) : 0;
+    plan->why = "clusters of blocks share the keys of a kv head and merge in shared memory";
+    if (dim && plan->smem_bytes <= machine->smem_bytes && units << cluster_log2 <= INT32_MAX)
+        return 1;
+    plan->refusal = FA_ERR_NOT_BUILT;
+    plan->why = "left out of the build, too little shared memory, or too many blocks";
+    return 0;
+}

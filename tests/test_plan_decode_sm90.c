@@ -1,0 +1,131 @@
+/* test_plan_decode_sm90.c - which calls the Hopper decode kernels take, on a host without a GPU. It
+ * changes with fa_plan_decode_sm90.c. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "cuda/fa_decode_sm90.h"
+#include "fa_internal.h"
+
+enum { k227KB = 227 * 1024 };
+
+static fai_machine card(int32_t cc, int32_t sm_count) {
+    const fai_machine m = {
+        .device = FA_DEVICE_CUDA, .cc = cc, .sm_count = sm_count, .smem_bytes = k227KB};
+    return m;
+}
+
+/* As fai_check resolves it, without pointers. */
+static fa_args call(int32_t batch, int32_t heads_q, int32_t heads_kv, int32_t dim, int32_t q_len,
+                    int32_t kv_len) {
+    fa_args a = fa_args_default();
+    a.device = FA_DEVICE_CUDA;
+    a.dtype = FA_DTYPE_BF16;
+    a.batch = batch;
+    a.heads_q = heads_q;
+    a.heads_kv = heads_kv;
+    a.head_dim = dim;
+    a.q_len = q_len;
+    a.kv_len = kv_len;
+    return a;
+}
+
+static int takes(const fa_args *a, fai_plan *plan) {
+    const fai_machine h200 = card(90, 132);
+    memset(plan, 0, sizeof *plan);
+    return fai_plan_decode_sm90(a, &h200, plan);
+}
+
+/* Every shape it takes fits the shared memory of a block, holds all rows, and asks for the
+ * workspace that the generic family would need in its place. */
+Test(plan_decode_sm90, shapes_fit_and_share_the_generic_workspace) {
+    const fai_machine h200 = card(90, 132);
+    int64_t taken = 0;
+    for (int32_t dim = 8; dim <= 256; dim += 8)
+        for (int32_t group = 1; group <= 16; group++)
+            for (int32_t q_len = 1; q_len * group <= kFaiDecodeRowsMost; q_len++)
+                for (int32_t batch = 1; batch <= 256; batch *= 4, taken++) {
+                    const fa_args a = call(batch, 8 * group, 8, dim, q_len, 4096);
+                    fai_plan p = {0}, generic = {0};
+                    cr_assert(takes(&a, &p), "dim %d rows %d: %s", dim, q_len * group, p.why);
+                    cr_assert(p.smem_bytes <= k227KB, "dim %d rows %d: %d bytes", dim,
+                              q_len * group, p.smem_bytes);
+                    cr_assert(p.tile_dim >= dim && p.tile_rows >= q_len * group && p.stages >= 1);
+                    cr_assert(fai_plan_cuda_sm80(&a, &h200, &generic));
+                    cr_assert(p.workspace_bytes == generic.workspace_bytes);
+                }
+    cr_log_info("%lld plans", (long long)taken);
+}
+
+/* The columns of o are dealt to the blocks of a cluster once each. */
+Test(plan_decode_sm90, blocks_of_a_cluster_reduce_every_column_once) {
+    for (int32_t dim = 64; dim <= 256; dim += 64)
+        for (int32_t cluster_log2 = 0; cluster_log2 <= 3; cluster_log2++) {
+            int32_t units = 0;
+            for (int32_t rank = 0; rank < 1 << cluster_log2; rank++) {
+                const int32_t mine = fai_decode_units(dim, cluster_log2, rank);
+                cr_assert(mine * 32 + 8 <= fai_decode_pitch(dim, 4, cluster_log2));
+                units += mine;
+            }
+            cr_assert(units == dim / 8, "dim %d cluster %d: %d units", dim, 1 << cluster_log2,
+                      units);
+        }
+}
+
+/* All clusters run at once where keys are shared, and 64 multiprocessors are enough. */
+Test(plan_decode_sm90, clusters_run_at_once) {
+    const struct {
+        int32_t batch, cluster;
+    } rows[] = {{1, 8}, {2, 4}, {3, 4}, {4, 2}, {8, 2}, {16, 1}, {256, 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const fa_args a = call(rows[i].batch, 32, 8, 128, 1, 4096);
+        fai_plan p;
+        cr_assert(takes(&a, &p) && p.splits == rows[i].cluster, "batch %d: %d blocks",
+                  rows[i].batch, p.splits);
+    }
+}
+
+/* With lengths known to the device only, a long sequence is shared in any batch. */
+Test(plan_decode_sm90, ragged_batches_share_long_sequences) {
+    const int32_t lens[64] = {0};
+    fa_args a = call(64, 32, 8, 128, 1, 131072);
+    fai_plan p;
+    cr_assert(takes(&a, &p) && p.splits == 1);
+    a.seqused_k = lens;
+    cr_assert(takes(&a, &p) && p.splits == 8, "%d", p.splits);
+}
+
+static fa_args plain_call(void) { return call(2, 32, 8, 128, 1, 4096); }
+
+/* What the kernels cannot do goes to the generic family with a reason. */
+Test(plan_decode_sm90, what_it_cannot_do_is_left_to_others) {
+    static uint16_t memory[16];
+    const int32_t pads[2] = {0};
+    fa_args calls[12];
+    fai_plan p;
+    for (int i = 0; i < 12; i++) calls[i] = plain_call();
+    cr_assert(takes(&calls[0], &p), "%s", p.why);
+    calls[0].q_len = 5;
+    calls[1].num_splits = 1;
+    calls[2].split_keys = 512;
+    calls[3].kv_len = 0;
+    calls[4].page_size = 24;
+    calls[4].num_pages = 1000;
+    calls[5].page_size = 64;
+    calls[5].num_pages = 1000;
+    calls[5].leftpad_k = pads;
+    calls[6].page_size = 64;
+    calls[7].k = fa_bshd(memory + 1, 4096, 8, 128);
+    calls[8].v = fa_strided(memory, 4096 * 1024, 128, -1024);
+    calls[9].v = fa_strided(memory, 4096 * 1024, 0, 1024);
+    calls[10].q = fa_strided(memory, 4096, 129, 4096);
+    calls[11].cu_seqlens_k = pads;
+    for (int i = 0; i < 12; i++) {
+        cr_assert(!takes(&calls[i], &p), "call %d is taken", i);
+        cr_assert(p.refusal != FA_OK && p.why, "call %d has no reason", i);
+    }
+    const fai_machine others[] = {card(80, 108), card(89, 142), card(100, 148), card(120, 188)};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const fa_args a = plain_call();
+        cr_assert(!fai_plan_decode_sm90(&a, &others[i], &p), "cc %d is taken", others[i].cc);
+    }
+}
