@@ -2,11 +2,13 @@
 #
 #   make test           builds and runs all tests; the counts are at the end
 #   make report         builds, verifies, measures, writes the report and prints its table
+#   make conform LIBRARY=path [JUDGE="device=cuda ..."]   judges any library of this ABI
 #   make sanitize       the tests under ASan and UBSan, and task slices under TSan
 #   make coverage       line coverage of the library's C files; fails below 95 %
 #   make format         clang-format in place; format-check only looks
 MAKEFLAGS += --no-print-directory
 PRESET ?= release
+LIBRARY ?= $(BUILD)/libfa_fwd_causal_shared.so
 BUILD = build/$(PRESET)
 # The Python of the build folder, for scripts and for CMake alike.
 export VIRTUAL_ENV = $(CURDIR)/build/venv
@@ -15,7 +17,7 @@ export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 SOURCE_ROOMS = include kernels reference tests bench examples
 SOURCES = find $(SOURCE_ROOMS) '(' -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' ')' -print
 
-.PHONY: all setup test report sanitize coverage format format-check clean
+.PHONY: all setup test conform report sanitize coverage format format-check clean
 
 all: setup
 	cmake --preset $(PRESET) -DPython3_EXECUTABLE=$(VIRTUAL_ENV)/bin/python
@@ -26,6 +28,10 @@ setup:
 
 test: all
 	scripts/run_tests.sh $(BUILD)
+
+conform: all
+	mkdir -p build/conform
+	$(BUILD)/tests/fa_conform $(LIBRARY) out=build/conform/conform $(JUDGE)
 
 report: test
 	cmake --build --preset $(PRESET) --target report

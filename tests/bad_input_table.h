@@ -7,6 +7,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "small_call.h"
 
@@ -382,5 +383,54 @@ static const fault faults[] = {
      {"workspace", "16"},
      {ADD(workspace, 4)}},
 };
+
+enum { kFaults = sizeof faults / sizeof *faults };
+
+static inline void apply_change(const change *c, fa_args *a) {
+    char *field = (char *)a + c->at;
+    int64_t value = c->value;
+    if (c->how == kFloat) {
+        const float real = (float)c->real;
+        memcpy(field, &real, sizeof real);
+    } else if (c->how == kEntry) {
+        int32_t *entries;
+        memcpy(&entries, field, sizeof entries);
+        entries[c->index] = (int32_t)value;
+    } else {
+        int64_t before = 0;
+        memcpy(&before, field, c->bytes);
+        if (c->how == kAdd) value += before;
+        memcpy(field, &value, c->bytes); /* little-endian, as every host of this library */
+    }
+}
+
+static inline void apply_fault(const fault *f, fa_args *a) {
+    for (int i = 0; i < kMaxChanges && f->changes[i].how != kNothing; i++)
+        apply_change(&f->changes[i], a);
+}
+
+static inline int applies_to(const fault *f, int kind) {
+    return f->kind == kAny || f->kind == kind;
+}
+
+/* The sentence holds all words of the fault. */
+static inline bool says_all(const fault *f, const char *text) {
+    for (int w = 0; w < kMaxWords && f->words[w]; w++)
+        if (!strstr(text, f->words[w])) return false;
+    return true;
+}
+
+/* Makes the spoilt call: its status, its sentence, and nothing of m is written. */
+static inline bool fault_is_refused(const fault *f, const fa_args *a, const small_memory *m,
+                                    const subject *s, char *why, size_t why_size) {
+    static small_memory before;
+    before = *m;
+    const fa_status status = s->fwd_causal(a, NULL);
+    const bool written = memcmp(&before, m, sizeof before) != 0;
+    snprintf(why, why_size, "\"%s %s\" must give %s, gives %s, \"%s\"%s", f->words[0],
+             f->words[1] ? f->words[1] : "", s->status_string(f->status), s->status_string(status),
+             s->last_error(), written ? ", and something was written" : "");
+    return status == f->status && says_all(f, s->last_error()) && !written;
+}
 
 #endif /* TESTS_BAD_INPUT_TABLE_H */

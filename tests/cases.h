@@ -50,6 +50,18 @@ typedef enum case_values {
     VALUES_INT
 } case_values;
 
+/* What a library may do otherwise than the contract and still be judged, when that is declared
+ * (README.md: dialects). Letters, in this order. */
+enum {
+    DIALECT_TOP_LEFT = 1,   /* t: the default diagonal is top-left */
+    DIALECT_BASE_2 = 2,     /* b: lse is a base-2 logarithm */
+    DIALECT_NO_LSE = 4,     /* n: lse is not written */
+    DIALECT_PLUS_INF = 8,   /* p: lse of a row without keys is +inf */
+    DIALECT_EMPTY_LSE = 16, /* l: lse of a row without keys is anything */
+    DIALECT_EMPTY_O = 32,   /* e: o of a row without keys is anything */
+    DIALECT_COARSE_LSE = 64 /* c: lse is as accurate as the dtype, not as float32 */
+};
+
 typedef enum case_tail { TAIL_NAN, TAIL_INF, TAIL_HUGE } case_tail;
 
 /* Values for sequences 0, 1, 2 …, repeated when there are more sequences. */
@@ -92,6 +104,7 @@ typedef struct test_case {
     int32_t threads, tasks;
     char kernel[32]; /* forced path, "" for the library's choice */
     case_list rows;  /* compare only these rows of each sequence, all by default */
+    int32_t dialect; /* DIALECT_ bits */
 } test_case;
 
 /* ---- text (cases_text.c) ---- */

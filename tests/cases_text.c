@@ -76,6 +76,7 @@ static const key keys[] = {
     {"threads", KIND_INT, AT(threads), NULL, NULL},
     {"tasks", KIND_INT, AT(tasks), NULL, NULL},
     {"rows", KIND_LIST, AT(rows), NULL, NULL},
+    {"dialect", KIND_FLAGS, AT(dialect), "t b n p l e c", NULL},
 };
 enum { kKeys = sizeof keys / sizeof *keys };
 
@@ -287,7 +288,7 @@ static void print_value(const key *k, const void *field, char *line, size_t size
         append(line, size, "%s", name);
         return;
     case KIND_FLAGS:
-        for (; index < 3; ++index) /* names is "c u l" */
+        for (; 2 * index < (int)strlen(k->names); ++index)
             if (*(const int32_t *)field >> index & 1) append(line, size, "%c", k->names[2 * index]);
         return;
     case KIND_LIST:

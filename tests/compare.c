@@ -165,12 +165,13 @@ static void compare_o(const compare_input *in, compare_report *r) {
 }
 
 static void compare_lse(const compare_input *in, compare_report *r) {
+    const double unit = in->coarse_lse ? compare_unit(in->dtype) : kFloatUnit;
     for (int64_t at = 0; at < in->rows * in->heads; ++at) {
         const double want = in->want_lse[at];
         const compare_row *f = &in->facts[at];
         const double size = 8 * fmax(fmax(1, fabs(want)), f->max_logit);
         const double dot = sqrt(in->dim) * f->max_logit + 2 * f->dot_size;
-        const double tolerance = isfinite(want) ? kFloatUnit * fmax(size, dot) : 0;
+        const double tolerance = isfinite(want) ? unit * fmax(size, dot) : 0;
         note(r, at, -1, (double)in->lse[at], want, tolerance, "lse", in->heads);
         r->lse_ratio = fmax(r->lse_ratio, ratio_of(error_of((double)in->lse[at], want), tolerance));
     }

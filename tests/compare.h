@@ -14,6 +14,8 @@
  *   rounded; a dot product of D terms, of partial sums up to L or of the random sums that A
  *   measures, whose error exp passes on; sums of n weights; a few operations more.
  *
+ * - |error|/|o| of the whole on N(0,1) inputs: frobenius_limit of cases_run.c.
+ *
  * - lse: 2^-24 max(8, 8 |lse|, 8 L, sqrt(D) L + 2 A). The last is the dot product's share, as
  *   above: it counts from D = 64 on, or where large terms cancel to a small logit.
  *
@@ -53,7 +55,8 @@ typedef struct compare_input {
     const double *want_lse;
     const double *baseline_o; /* null: only the bound per element, as for float32 */
     const compare_row *facts;
-    bool exact; /* o equals the oracle's value rounded to the dtype: no tolerance at all */
+    bool coarse_lse; /* a dialect: lse is as accurate as the dtype */
+    bool exact;      /* o equals the oracle's value rounded to the dtype: no tolerance at all */
 } compare_input;
 
 typedef struct compare_report {

@@ -1,7 +1,7 @@
 # The programs that break things: fuzzing, mutants, and thread slices under the thread sanitizer.
 
 # Seconds of fuzzing in a test run; more on request: fa_fuzz seconds=600.
-add_executable(fa_fuzz fuzz.c)
+add_executable(fa_fuzz fa_fuzz.c)
 target_link_libraries(fa_fuzz PRIVATE fa_harness -lm)
 # One seed, so that a run fails for what changed; other seeds are for longer runs by hand.
 add_test(NAME fa_fuzz COMMAND fa_fuzz seconds=15 seed=1)
@@ -14,9 +14,14 @@ if(FA_WITH_CUDA)
 endif()
 
 add_subdirectory(mutants)
+add_subdirectory(adapters)
 
 # An engine's own threads; configure with -fsanitize=thread (preset tsan) to look for races.
 find_package(Threads REQUIRED)
 add_executable(fa_slices slices.c)
 target_link_libraries(fa_slices PRIVATE fa_harness Threads::Threads)
 add_test(NAME fa_slices COMMAND fa_slices)
+
+# Judges any library of this ABI, or a peer through an adapter: make conform LIBRARY=path.
+add_executable(fa_conform fa_conform.c conform.c conform_report.c)
+target_link_libraries(fa_conform PRIVATE fa_harness ${CMAKE_DL_LIBS} -lm)

@@ -1,19 +1,13 @@
-/* fuzz.c - random legal calls against the oracle, and random illegal calls, which must give an
- * error and write nothing.
+/* fuzz.c - random legal calls, and random illegal calls, which must give an error and write nothing.
  *
- *     fa_fuzz [seconds=15] [calls=0] [seed=clock] [first=0] [device=cpu] [subject=path]
- *
- * Call n of a seed is a function of the two, so first=n calls=1 repeats it alone; a legal call also
- * prints itself as a case line. calls=0 means until the time is up. New fields of the contract get
- * a line in one of the random_ functions and a row among the spoilers. */
+ * New fields of the contract get a line in one of the random_ functions and a row among the
+ * spoilers. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "cases.h"
+#include "fuzz.h"
 #include "fa_inputs.h"
 
 typedef struct random {
@@ -332,88 +326,21 @@ static bool run_illegal(random_source *r, test_case *c, char *why, size_t why_si
     return right;
 }
 
-/* ---- the loop ---- */
+/* ---- call n of a seed ---- */
 
-typedef struct settings {
-    double seconds;
-    uint64_t seed, first, calls;
-    fa_device device;
-} settings;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+static test_case call_of(random_source *r, fa_device device, bool *illegal) {
+    *illegal = chance(r, 20);
+    return random_case(r, device);
 }
 
-/* The text after "name=", null when word is another setting. */
-static const char *value_of(const char *word, const char *name) {
-    const size_t length = strlen(name);
-    return strncmp(word, name, length) == 0 && word[length] == '=' ? word + length + 1 : NULL;
+test_case fuzz_case(uint64_t seed, uint64_t call, fa_device device, bool *illegal) {
+    random_source r = {seed, call, 0};
+    return call_of(&r, device, illegal);
 }
 
-static bool read_setting(const char *word, settings *s) {
-    const char *value;
-    if ((value = value_of(word, "seconds")))
-        s->seconds = atof(value);
-    else if ((value = value_of(word, "calls")))
-        s->calls = strtoull(value, NULL, 10);
-    else if ((value = value_of(word, "seed")))
-        s->seed = strtoull(value, NULL, 10);
-    else if ((value = value_of(word, "first")))
-        s->first = strtoull(value, NULL, 10);
-    else if ((value = value_of(word, "device")))
-        s->device = strcmp(value, "cuda") == 0 ? FA_DEVICE_CUDA : FA_DEVICE_CPU;
-    else if ((value = value_of(word, "subject")))
-        setenv("FA_SUBJECT", value, 1);
-    return value != NULL;
-}
-
-/* One call; false when it went wrong, with a sentence on the standard output. */
-static bool run_call(const settings *s, uint64_t call, uint64_t count[2], double *worst) {
-    random_source r = {s->seed, call, 0};
-    const bool illegal = chance(&r, 20);
-    test_case c = random_case(&r, s->device);
-    char line[CASE_LINE_MAX], why[2 * CASE_LINE_MAX] = "";
-    case_print(&c, line, sizeof line);
-    bool right;
-    if (illegal) {
-        right = run_illegal(&r, &c, why, sizeof why);
-    } else {
-        case_result result;
-        right = case_run(subject_get(), &c, &result);
-        snprintf(why, sizeof why, "%s", result.why);
-        if (result.report.ratio > *worst) *worst = result.report.ratio;
-        case_result_free(&result);
-    }
-    count[illegal]++;
-    if (!right)
-        printf("FAILED: %s\n  case: %s%s\n  repeat: fa_fuzz seed=%llu first=%llu calls=1\n", why,
-               line, illegal ? "\n  (then spoilt)" : "", (unsigned long long)s->seed,
-               (unsigned long long)call);
-    return right;
-}
-
-int main(int count, char **words) {
-    settings s = {15, (uint64_t)time(NULL), 0, 0, FA_DEVICE_CPU};
-    for (int i = 1; i < count; i++)
-        if (!read_setting(words[i], &s)) {
-            fprintf(stderr, "usage: fa_fuzz [seconds=15] [calls=0] [seed=clock] [first=0] "
-                            "[device=cpu|cuda] [subject=path]\n");
-            return 2;
-        }
-    if (!memory_of(s.device)) {
-        puts(MEMORY_NO_DEVICE);
-        return MEMORY_SKIPPED;
-    }
-    const double start = now();
-    uint64_t call = s.first, calls[2] = {0, 0}, failed = 0;
-    double worst = 0;
-    while (s.calls ? call < s.first + s.calls : now() < start + s.seconds)
-        if (!run_call(&s, call++, calls, &worst) && ++failed == 10) break;
-    printf("fuzz: seed=%llu, %llu legal calls (largest error %.2f of its tolerance), %llu illegal "
-           "calls, %llu failed, %.1f s\n",
-           (unsigned long long)s.seed, (unsigned long long)calls[0], worst,
-           (unsigned long long)calls[1], (unsigned long long)failed, now() - start);
-    return failed || calls[0] + calls[1] == 0;
+bool fuzz_illegal(uint64_t seed, uint64_t call, fa_device device, char *why, size_t why_size) {
+    random_source r = {seed, call, 0};
+    bool illegal;
+    test_case c = call_of(&r, device, &illegal);
+    return run_illegal(&r, &c, why, why_size);
 }

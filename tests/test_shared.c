@@ -62,12 +62,29 @@ Test(shared, B31_alignment_of_each_tensor_alone) {
                             ways[way]);
 }
 
+/* Rows of different q see different keys: no two neighbours may come out alike. */
+static void rows_differ(const char *line) {
+    const test_case c = case_of("%s", line);
+    case_result r = expect_case(&c);
+    const size_t row = (size_t)(c.heads_q * c.head_dim * fa_dtype_size(c.dtype));
+    for (int64_t at = 1; r.ok && at < r.rows; ++at)
+        cr_expect(
+            memcmp((char *)r.o + (size_t)at * row, (char *)r.o + (size_t)(at - 1) * row, row) != 0,
+            "rows %lld and %lld are equal: '%s'", (long long)at - 1, (long long)at, line);
+    case_result_free(&r);
+}
+
 Test(shared, B39_B60_B65_every_small_q) {
+    char line[kLine];
+
     for (int q = 1; q <= 40; ++q) expect_line("id=B39 dtype=f16 d=80 hq=4 hkv=4 q=%d kv=64", q);
     for (int q = 1; q <= 17; ++q)
-        for (int paged = 0; paged < 2; ++paged)
-            expect_line("id=B60 dtype=bf16 b=3 hq=16 d=128 kv=700 q=%d %s rows=0,1,%d", q,
-                        paged ? "page=64" : "", q - 1);
+        for (int paged = 0; paged < 2; ++paged) {
+            snprintf(line, sizeof line,
+                     "id=B60 dtype=bf16 b=3 hq=16 d=128 kv=700 q=%d %s rows=0,1,%d", q,
+                     paged ? "page=64" : "", q - 1);
+            rows_differ(line);
+        }
     for (int q = 1; q <= 15; ++q)
         for (int kv = q; kv <= 15; ++kv)
             expect_line("id=B65 dtype=f16 hq=14 hkv=2 d=64 page=16 q=%d kv=%d", q, kv);
