@@ -46,7 +46,7 @@ static int is_paired(const fa_view *view) {
 /* What the kernels cannot do, or null. */
 static const char *what_is_missing(const fa_args *a, const fai_machine *machine, int64_t rows) {
     if (machine->cc != 90) return "not a Hopper GPU";
-    if (rows > kFaiDecodeRowsMost) return "more than 16 packed rows";
+    if (rows > kFaiDecodeRowsMost) return "more than 128 packed rows";
     if (a->num_splits > 0 || a->split_keys > 0) return "the caller splits the keys";
     if (a->kv_len < 1 || a->kv_len > 1 << 30) return "no keys, or more than 2^30";
     if (a->cu_seqlens_k && a->total_k < 1) return "no keys";
@@ -58,17 +58,26 @@ static const char *what_is_missing(const fa_args *a, const fai_machine *machine,
     return 0;
 }
 
-/* Blocks that share a (sequence, kv head), as a power of 2. All clusters should run at once: an
- * H200 with 132 multiprocessors runs 15 clusters of 8 or 30 of 4 (a cluster lies within one group
- * of multiprocessors). 64 busy multiprocessors already read at full bandwidth, and one alone reads
- * 110 GB/s. Lengths that only the device knows may be uneven, so there a long sequence must not be
- * left to one block. */
-static int32_t choose_cluster(const fa_args *a, const fai_machine *machine, int64_t units) {
-    const int64_t sms = machine->sm_count;
+/* Where the generic kernel is faster on an H200. With fewer than 8 heads at most 7 clusters read at
+ * 110 GB/s a block: 4 heads of 32k keys take 35 us, its 128 blocks 30. Several tiles read the keys
+ * several times from the L2: 2 tiles of 8 heads of 4k keys take 20 us against 31, of 16k 45 against
+ * 49, of 32k 78 against 66. Rows that are no multiple of 64 columns need a copy for each 64. */
+static int is_better_split(const fa_args *a, int64_t units, int64_t tiles) {
+    const double elements = (double)(units * tiles) * a->kv_len * a->head_dim;
+    return (units < 8 && a->kv_len > 16384) ||
+           ((tiles > 1 || a->head_dim % 64) && elements > 1 << 25);
+}
+
+/* Blocks that share a tile's keys, as a power of 2. All clusters should run at once: an H200 with
+ * 132 multiprocessors runs 15 clusters of 8 or 30 of 4 (a cluster lies within one group of
+ * multiprocessors), twice as many where two blocks fit on one. 64 busy multiprocessors already read
+ * at full bandwidth, and one alone reads 110 GB/s. Lengths that only the device knows may be uneven,
+ * so there a long sequence must not be left to one block. */
+static int32_t choose_cluster(const fa_args *a, int64_t slots, int64_t tiles) {
     const int is_ragged = a->seqused_k || a->cu_seqlens_k;
-    if (units * 132 <= 15 * sms || (is_ragged && a->kv_len >= 8192)) return 3;
-    if (units * 132 <= 30 * sms || (is_ragged && a->kv_len >= 2048)) return 2;
-    return units * 2 <= sms ? 1 : 0;
+    if (tiles * 132 <= 15 * slots || (is_ragged && a->kv_len >= 8192)) return 3;
+    if (tiles * 132 <= 30 * slots || (is_ragged && a->kv_len >= 2048)) return 2;
+    return tiles * 2 <= slots ? 1 : 0;
 }
 
 /* The workspace is that of the generic family: which of the two runs may depend on strides and
@@ -81,21 +90,22 @@ int fai_plan_decode_sm90(const fa_args *a, const fai_machine *machine, fai_plan 
     plan->refusal = FA_ERR_UNSUPPORTED;
     plan->why = what_is_missing(a, machine, rows);
     if (plan->why) return 0;
-    /* Measured: 8 blocks read 8 MB in 24 us; the generic kernel's 128 blocks need 17. */
-    if (units * 8 < 32 && a->kv_len > 16384) {
-        plan->why = "few kv heads and many keys: the splits of the generic kernel are faster";
-        return 0;
-    }
-    const int32_t cluster_log2 = choose_cluster(a, machine, units);
-    plan->tile_rows = rows <= 4 ? 4 : rows <= 8 ? 8 : 16;
+    plan->tile_rows = rows <= 4 ? 4 : rows <= 8 ? 8 : kFaiDecodeTileMost;
     plan->tile_keys = kFaiDecodeKeys;
     plan->tile_dim = dim;
-    plan->tiles = 1;
+    plan->tiles = fai_ceil_div(rows, plan->tile_rows);
+    if (is_better_split(a, units, plan->tiles)) {
+        plan->why = "measured: the splits of the generic kernel are faster here";
+        return 0;
+    }
+    const int64_t slots = (int64_t)machine->sm_count * fai_decode_blocks(dim, plan->tile_rows);
+    const int32_t cluster_log2 = choose_cluster(a, slots, plan->tiles * units);
     plan->splits = 1 << cluster_log2;
     plan->smem_bytes = dim ? fai_decode_smem_bytes(dim, plan->tile_rows, cluster_log2) : 0;
     plan->stages = dim ? fai_decode_slots(dim, plan->tile_rows) : 0;
     plan->why = "clusters of blocks share the keys of a kv head and merge in shared memory";
-    if (dim && plan->smem_bytes <= machine->smem_bytes && units << cluster_log2 <= INT32_MAX)
+    if (dim && plan->smem_bytes <= machine->smem_bytes &&
+        plan->tiles * units << cluster_log2 <= INT32_MAX)
         return 1;
     plan->refusal = FA_ERR_NOT_BUILT;
     plan->why = "left out of the build, too little shared memory, or too many blocks";

@@ -42,9 +42,9 @@ Test(plan_decode_sm90, shapes_fit_and_share_the_generic_workspace) {
     int64_t taken = 0;
     for (int32_t dim = 8; dim <= 256; dim += 8)
         for (int32_t group = 1; group <= 16; group++)
-            for (int32_t q_len = 1; q_len * group <= kFaiDecodeRowsMost; q_len++)
+            for (int32_t q_len = 1; q_len * group <= kFaiDecodeTileMost; q_len++)
                 for (int32_t batch = 1; batch <= 256; batch *= 4, taken++) {
-                    const fa_args a = call(batch, 8 * group, 8, dim, q_len, 4096);
+                    const fa_args a = call(batch, 8 * group, 8, dim, q_len, 60);
                     fai_plan p = {0}, generic = {0};
                     cr_assert(takes(&a, &p), "dim %d rows %d: %s", dim, q_len * group, p.why);
                     cr_assert(p.smem_bytes <= k227KB, "dim %d rows %d: %d bytes", dim,
@@ -94,6 +94,25 @@ Test(plan_decode_sm90, ragged_batches_share_long_sequences) {
     cr_assert(takes(&a, &p) && p.splits == 8, "%d", p.splits);
 }
 
+/* Thresholds that were measured: beyond them the generic kernel is faster. */
+Test(plan_decode_sm90, several_tiles_and_few_heads_only_with_few_keys) {
+    const struct {
+        int32_t heads_q, heads_kv, dim, q_len, kv_len, taken, tiles, cluster;
+    } rows[] = {{32, 8, 128, 8, 4096, 1, 2, 4},   {32, 8, 128, 8, 32768, 0, 0, 0},
+                {32, 8, 128, 16, 4096, 1, 4, 2},  {64, 8, 128, 16, 4096, 1, 8, 2},
+                {32, 8, 128, 4, 131072, 1, 1, 8}, {16, 4, 128, 1, 16384, 1, 1, 8},
+                {16, 4, 128, 1, 32768, 0, 0, 0},  {32, 8, 96, 1, 32768, 1, 1, 8},
+                {32, 8, 96, 1, 131072, 0, 0, 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const fa_args a =
+            call(1, rows[i].heads_q, rows[i].heads_kv, rows[i].dim, rows[i].q_len, rows[i].kv_len);
+        fai_plan p;
+        cr_assert(takes(&a, &p) == rows[i].taken, "row %d: %s", (int)i, p.why);
+        cr_assert(!rows[i].taken || (p.tiles == rows[i].tiles && p.splits == rows[i].cluster),
+                  "row %d: %d tiles, %d blocks", (int)i, (int)p.tiles, p.splits);
+    }
+}
+
 static fa_args plain_call(void) { return call(2, 32, 8, 128, 1, 4096); }
 
 /* What the kernels cannot do goes to the generic family with a reason. */
@@ -104,7 +123,7 @@ Test(plan_decode_sm90, what_it_cannot_do_is_left_to_others) {
     fai_plan p;
     for (int i = 0; i < 12; i++) calls[i] = plain_call();
     cr_assert(takes(&calls[0], &p), "%s", p.why);
-    calls[0].q_len = 5;
+    calls[0].q_len = 33;
     calls[1].num_splits = 1;
     calls[2].split_keys = 512;
     calls[3].kv_len = 0;

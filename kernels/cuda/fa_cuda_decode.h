@@ -20,10 +20,12 @@ struct fai_decode_params {
     CUtensorMap maps[2];  /* of k and v */
     fa_args a;            /* resolved */
     int32_t group;        /* query heads of a kv head */
-    int32_t cluster_log2; /* of the blocks that share a (sequence, kv head) */
-    fai_divisor by_group, by_heads_kv;
-    float c;    /* scale * log2(e) */
-    bool whole; /* one copy takes whole rows; else one for each 64 columns */
+    int32_t tiles;        /* of a (sequence, kv head), when it is q_len long */
+    int32_t cluster_log2; /* of the blocks that share a tile's keys */
+    int32_t copies;       /* for 16 rows: 1 takes them whole; else one for each 64 columns */
+    fai_divisor by_group, by_tiles, by_heads_kv, by_page;
+    float c, octave; /* scale * log2(e), and 1 / c */
+    bool is_ragged;  /* lengths are read on the device */
 };
 
 FAI_LOCAL const void *fai_decode_kernel_d64(int is_bf16, int rows);

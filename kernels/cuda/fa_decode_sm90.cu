@@ -47,11 +47,17 @@ bool make_params(const fa_args *a, const fai_plan *plan, fai_decode_params *p) {
     const fai_tensor_box box = {64, kFaiDecodeKeys, plan->tile_dim / 64, 1};
     p->a = *a;
     p->group = a->heads_q / a->heads_kv;
-    p->by_group = fai_make_divisor(p->group);
-    p->by_heads_kv = fai_make_divisor(a->heads_kv);
+    p->tiles = (int32_t)plan->tiles;
     while (1 << p->cluster_log2 < plan->splits) ++p->cluster_log2;
+    p->copies = a->head_dim % 64 == 0 ? 1 : plan->tile_dim / 64;
+    p->by_group = fai_make_divisor(p->group);
+    p->by_tiles = fai_make_divisor(p->tiles);
+    p->by_heads_kv = fai_make_divisor(a->heads_kv);
+    p->by_page = fai_make_divisor(a->page_size > 0 ? a->page_size : 1);
     p->c = fminf(a->scale * 1.44269504088896341f, FLT_MAX);
-    p->whole = a->head_dim % 64 == 0;
+    p->octave = 1 / p->c;
+    p->is_ragged = a->cu_seqlens_q || a->cu_seqlens_k || a->seqused_q || a->seqused_k ||
+                   a->leftpad_q || a->leftpad_k;
     return fai_make_tensor_map(&p->maps[0], &a->k, extent, box) &&
            fai_make_tensor_map(&p->maps[1], &a->v, extent, box);
 }
@@ -63,7 +69,7 @@ cudaError_t launch(const void *kernel, fai_decode_params *p, const fa_args *a, c
     cluster.val.clusterDim.x = (unsigned)plan->splits;
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(a->batch * a->heads_kv * plan->splits));
+    config.gridDim = dim3((unsigned)(plan->tiles * a->batch * a->heads_kv * plan->splits));
     config.blockDim = dim3(kFaiDecodeWarps * 32);
     config.dynamicSmemBytes = (size_t)plan->smem_bytes;
     config.stream = stream;

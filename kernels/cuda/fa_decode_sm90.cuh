@@ -1,9 +1,10 @@
-/* fa_decode_sm90.cuh - the decode kernel for Hopper: all query heads and rows of one (sequence, kv
- * head), up to 16 packed rows, against its keys.
+/* fa_decode_sm90.cuh - the decode kernel for Hopper: the packed rows (all query heads) of one
+ * (sequence, kv head) in tiles of up to 16, against its keys.
  *
- * Grid: x runs over (sequence, kv head), a cluster each. A block of the cluster has an equal share
- * of the keys that the rows see, in tiles of 16; its warps take these in turn. Nothing but the
- * shares depends on lengths, so they are read here and a captured graph follows them.
+ * Grid: x runs over (sequence, kv head) and, within it, tiles, which read the same keys from the L2
+ * at the same time; a cluster each. A block of the cluster has an equal share of the keys that its
+ * rows see, in steps of 16; its warps take these in turn. Nothing but the shares depends on lengths,
+ * so they are read here and a captured graph follows them.
  *
  * Warps: 8, all alike. Each fills its own ring by the copy engine: lane 0 asks for a slot again as
  * soon as the warp has read it, so no block-wide barrier stands in the loop. K and V have a slot
@@ -12,53 +13,16 @@
  * Products: mma.sync m16n8k16 with keys (or columns of o) as the 16 rows and packed rows as the 8
  * columns: S^T = K Q^T, O^T += V^T P^T. Rows as the 16 would do twice the work.
  *
- * Merge: every warp pushes its partial result through distributed shared memory, columns by units
- * of 8 to the block that reduces them, which waits for all bytes at one barrier and sums in a fixed
- * order. No workspace, no second kernel, the same bits every time.
+ * Merge: partial results are pushed through distributed shared memory, columns by units of 8 to the
+ * block that reduces them, which waits for all bytes at one barrier and sums in a fixed order. No
+ * workspace, no second kernel, the same bits every time.
  *
- * Shared memory and slots: fa_decode_sm90.h. Registers: about 110 for 8 rows of 128, at most 255.
- * It changes when the decode schedule does. */
+ * Shared memory and slots: fa_decode_sm90.h. Registers: 120 for 8 rows of 128, at most 255. It
+ * changes when the decode schedule does. */
 #ifndef FA_DECODE_SM90_CUH
 #define FA_DECODE_SM90_CUH
 
-#include "fa_cuda_decode.h"
-#include "fa_softmax.cuh"
-
-/* One block's work. */
-struct fai_decode_work {
-    int batch, head_kv;
-    int q_begin, count;        /* packed rows */
-    int k_begin, kv_len, seen; /* keys that the last row sees */
-    int64_t offset;
-    int tile_begin, tile_end; /* of the block, counted from the sequence's first key */
-};
-
-FAI_DEVICE bool fai_decode_find(const fai_decode_params &p, int rank, fai_decode_work &w) {
-    const int unit = blockIdx.x >> p.cluster_log2;
-    w.batch = fai_divide(unit, p.by_heads_kv);
-    w.head_kv = unit - w.batch * p.a.heads_kv;
-    const fai_range q = fai_q_rows(&p.a, w.batch), k = fai_k_rows(&p.a, w.batch);
-    const int q_len = (int)(q.end - q.begin);
-    w.q_begin = (int)q.begin;
-    w.count = q_len * p.group;
-    w.k_begin = (int)k.begin;
-    w.kv_len = (int)(k.end - k.begin);
-    w.offset = fai_offset(&p.a, w.batch, q_len, w.kv_len);
-    w.seen = (int)fai_visible_keys(q_len - 1, w.offset, w.kv_len);
-    const int tiles = (w.seen + kFaiDecodeKeys - 1) / kFaiDecodeKeys;
-    const int share = (tiles + (1 << p.cluster_log2) - 1) >> p.cluster_log2;
-    w.tile_begin = min(rank * share, tiles);
-    w.tile_end = min(w.tile_begin + share, tiles);
-    return w.count > 0;
-}
-
-/* Packed row `row` as elements from view.data, for q, o and lse. */
-FAI_DEVICE int64_t fai_decode_offset(const fai_decode_params &p, const fai_decode_work &w,
-                                     const fa_view &view, int row) {
-    const int query = fai_divide(row, p.by_group);
-    const int head = w.head_kv * p.group + row - query * p.group;
-    return fai_q_offset(&p.a, &view, w.batch, head, w.q_begin + query);
-}
+#include "fa_decode_merge.cuh"
 
 /* A warp's ring. Half tiles are numbered 2 * tile for K, 2 * tile + 1 for V; half h stands in slot
  * h % kSlots, and tile i of the warp is tile first + i * 8 of the sequence. */
@@ -77,42 +41,39 @@ template <int kDim, int kSlots> struct fai_decode_ring {
     /* The pages of tiles [tile, tile + 32), one a lane. */
     __device__ __forceinline__ void read_pages(const fai_decode_params &p, const fai_decode_work &w,
                                                int tile, int lane) {
-        if (p.a.page_size > 0 && 2 * (tile + lane) < halves)
+        if (2 * (tile + lane) < halves)
             pages = (int)fai_page(&p.a, w.batch, row_of(w, tile + lane));
     }
 
     __device__ __forceinline__ void ask(const fai_decode_params &p, const fai_decode_work &w,
-                                        const CUtensorMap *maps, int half, int at_slot, int lane) {
+                                        int half, int at_slot, int lane) {
         const int tile = half / 2;
         int row = row_of(w, tile), batch = p.a.cu_seqlens_k ? 0 : w.batch;
         if (p.a.page_size > 0) {
             batch = __shfl_sync(~0u, pages, tile % 32);
-            row %= p.a.page_size;
+            row -= fai_divide(row, p.by_page) * p.a.page_size;
         }
         if (lane > 0) return;
         const uint32_t to = base + at_slot * kSlotBytes, barrier = barriers + at_slot * 8;
-        const CUtensorMap *map = maps + half % 2;
         fai_arrival_expect(barrier, kSlotBytes);
-        if (p.whole) {
-            fai_copy_box(to, map, 0, row, 0, w.head_kv, batch, barrier);
-        } else {
-#pragma unroll
-            for (int chunk = 0; chunk < kDim / 64; ++chunk)
-                fai_copy_box(to + chunk * kFaiDecodeKeys * 128, map, chunk * 64, row, 0, w.head_kv,
-                             batch, barrier);
-        }
+#pragma unroll 1
+        for (int i = 0; i < p.copies; ++i)
+            fai_copy_box(to + i * kFaiDecodeKeys * 128, p.maps + half % 2, i * 64, row, 0,
+                         w.head_kv, batch, barrier);
     }
 
     /* Fills the ring: K first, since V is needed later. */
     __device__ __forceinline__ void start(const fai_decode_params &p, const fai_decode_work &w,
-                                          const CUtensorMap *maps, int lane) {
+                                          int lane) {
         slot = parity = pages = 0;
         next = min(halves, kSlots);
-        read_pages(p, w, 0, lane);
+        if (p.a.page_size > 0) read_pages(p, w, 0, lane);
+        const int k_halves = (next + 1) / 2;
 #pragma unroll 1
-        for (int half = 0; half < next; half += 2) ask(p, w, maps, half, half, lane);
-#pragma unroll 1
-        for (int half = 1; half < next; half += 2) ask(p, w, maps, half, half, lane);
+        for (int i = 0; i < next; ++i) {
+            const int half = i < k_halves ? 2 * i : 2 * (i - k_halves) + 1;
+            ask(p, w, half, half, lane);
+        }
     }
 
     /* Waits for the next half and returns its address. */
@@ -123,11 +84,11 @@ template <int kDim, int kSlots> struct fai_decode_ring {
 
     /* The warp has read the slot: it is asked to hold the half kSlots ahead. */
     __device__ __forceinline__ void advance(const fai_decode_params &p, const fai_decode_work &w,
-                                            const CUtensorMap *maps, int lane) {
+                                            int lane) {
         __syncwarp();
         if (next < halves) {
-            if (next % 64 == 0) read_pages(p, w, next / 2, lane);
-            ask(p, w, maps, next, slot, lane);
+            if (p.a.page_size > 0 && next % 64 == 0) read_pages(p, w, next / 2, lane);
+            ask(p, w, next, slot, lane);
             ++next;
         }
         if (++slot == kSlots) slot = 0, parity ^= 1;
@@ -178,7 +139,7 @@ template <class Element, int kDim, int kBlocks> struct fai_decode_state {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const int mine = n * 8 + lane % 4 * 2 + e;
-                const int64_t query = fai_divide(mine, p.by_group);
+                const int64_t query = fai_divide(w.first + mine, p.by_group);
                 key_end[n][e] =
                     mine < w.count ? (int)fai_visible_keys(query, w.offset, w.kv_len) : 0;
                 reference[n][e] = -INFINITY;
@@ -212,13 +173,17 @@ template <class Element, int kDim, int kBlocks> struct fai_decode_state {
             if (key + i % 4 / 2 * 8 >= key_end[i / 4][i % 2]) s[i / 4][i % 4] = -INFINITY;
     }
 
-    /* Raises the references that new scores pass: a key that dominates its row has weight 1. Lanes
-     * compare their own keys only, and exchange maxima in the few tiles where one is passed. */
-    __device__ __forceinline__ void raise(const float (&s)[kBlocks][4], float c) {
+    /* Raises the references where a key would carry a quarter of the lane's sum, or 2^8: a key that
+     * dominates its row has weight 1. Lanes compare their own keys only; maxima are exchanged in
+     * the few tiles where one is passed. octave = 1 / c. */
+    __device__ __forceinline__ void raise(const float (&s)[kBlocks][4], float c, float octave) {
         bool passed = false;
 #pragma unroll
-        for (int i = 0; i < kBlocks * 2; ++i)
-            passed |= fmaxf(s[i / 2][i % 2], s[i / 2][i % 2 + 2]) > reference[i / 2][i % 2];
+        for (int i = 0; i < kBlocks * 2; ++i) {
+            const int n = i / 2, e = i % 2;
+            const float headroom = fminf(fmaxf(fai_log2(sum[n][e]) - 2.f, 0.f), 8.f);
+            passed |= fmaxf(s[n][e], s[n][e + 2]) > fmaf(headroom, octave, reference[n][e]);
+        }
         if (!__any_sync(~0u, passed)) return;
 #pragma unroll
         for (int n = 0; n < kBlocks; ++n)
@@ -270,125 +235,39 @@ template <class Element, int kDim, int kBlocks> struct fai_decode_state {
 
 /* Rows of V that no row of q sees may hold NaN, which a weight of 0 does not silence. */
 template <int kDim> FAI_DEVICE void fai_decode_clear(uint32_t half, int live, int lane) {
-    for (int i = lane; i < (kFaiDecodeKeys - live) * (kDim / 8); i += 32) {
-        const int row = live + i % (kFaiDecodeKeys - live), unit = i / (kFaiDecodeKeys - live);
-        fai_st_shared(half + unit / 8 * (kFaiDecodeKeys * 128) + row * 128 + unit % 8 * 16,
-                      make_uint4(0, 0, 0, 0));
-    }
+    static_assert(kDim / 8 <= 32, "a lane a unit");
+    const uint32_t at = half + lane / 8 * (kFaiDecodeKeys * 128) + lane % 8 * 16;
+#pragma unroll 1
+    for (int row = live; row < kFaiDecodeKeys; ++row)
+        if (lane < kDim / 8) fai_st_shared(at + row * 128, make_uint4(0, 0, 0, 0));
     __syncwarp();
 }
 
-/* What a block receives: partial results [part][unit][column][row], and (reference, sum). */
-template <int kDim, int kRows> struct fai_decode_parts {
-    uint32_t o, stats, barrier; /* shared memory */
-    int cluster_log2, rank, pitch;
-
-    __device__ __forceinline__ int bytes() const {
-        const int units = fai_decode_units(kDim, cluster_log2, rank);
-        return (kFaiDecodeWarps << cluster_log2) * (units * 8 * kRows * 4 + kRows * 8);
-    }
-
-    /* A warp's partial result goes to the blocks that reduce it. Half the lanes of a tile of 4 rows
-     * have rows past it. */
-    template <class State>
-    __device__ __forceinline__ void push(const State &state, int warp, int lane) const {
-        const int part = rank * kFaiDecodeWarps + warp, column = lane / 4, row = lane % 4 * 2;
-        if (row >= kRows) return;
-        const uint32_t at = o + (part * pitch + column * kRows + row) * 4;
-#pragma unroll
-        for (int unit = 0; unit < kDim / 8; ++unit) {
-            const int to = unit & ((1 << cluster_log2) - 1), local = unit >> cluster_log2;
-            const uint32_t there = fai_cluster_address(at, to) + local * 8 * kRows * 4;
-            const uint32_t bar = fai_cluster_address(barrier, to);
-#pragma unroll
-            for (int n = 0; n * 8 < kRows; ++n)
-                fai_push(there + n * 32, state.o[unit / 2][n][unit % 2 * 2],
-                         state.o[unit / 2][n][unit % 2 * 2 + 1], bar);
-        }
-        if (column >> cluster_log2) return;
-        const uint32_t bar = fai_cluster_address(barrier, column);
-#pragma unroll
-        for (int n = 0; n * 8 < kRows; ++n)
-            fai_push(fai_cluster_address(stats + (part * kRows + n * 8 + row) * 8, column),
-                     make_float4(state.reference[n][0], state.sum[n][0], state.reference[n][1],
-                                 state.sum[n][1]),
-                     bar);
-    }
-};
-
-/* Sums the partial results of this block's columns and writes o, and lse where it has column 0.
- * kLanes neighbours share an element; what a warp without keys for a row says does not count, nor
- * does a NaN of v times 0. */
-template <class Element, int kRows, int kLanes>
-FAI_DEVICE void fai_decode_reduce(const fai_decode_params &p, const fai_decode_work &w,
-                                  const float *part_o, const float2 *stats, int rank, int units,
-                                  int pitch) {
-    const int lane = threadIdx.x % kLanes, parts = kFaiDecodeWarps << p.cluster_log2;
-#pragma unroll 1
-    for (int at = threadIdx.x / kLanes; at < units * 8 * kRows;
-         at += kFaiDecodeWarps * 32 / kLanes) {
-        const int row = at % kRows, local = at / kRows;
-        const int column = ((local / 8 << p.cluster_log2) + rank) * 8 + local % 8;
-        float most = -INFINITY, sum = 0, x = 0;
-#pragma unroll 8
-        for (int i = lane; i < parts; i += kLanes) most = fmaxf(most, stats[i * kRows + row].x);
-#pragma unroll
-        for (int i = 1; i < kLanes; i *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
-        const float base = most == -INFINITY ? 0 : most;
-#pragma unroll 8
-        for (int i = lane; i < parts; i += kLanes) {
-            const float2 part = stats[i * kRows + row];
-            const float weight = fai_exp2((part.x - base) * p.c), value = part_o[i * pitch + at];
-            sum += weight * part.y;
-            x += part.y == 0 ? 0 : weight * value;
-        }
-#pragma unroll
-        for (int i = 1; i < kLanes; i *= 2) {
-            sum += __shfl_xor_sync(~0u, sum, i);
-            x += __shfl_xor_sync(~0u, x, i);
-        }
-        if (lane > 0 || row >= w.count) continue;
-        if (column < p.a.head_dim)
-            static_cast<uint16_t *>(p.a.o.data)[fai_decode_offset(p, w, p.a.o, row) + column] =
-                (uint16_t)fai_pack(Element(), sum == 0 ? 0 : x / sum, 0);
-        if (column == 0 && p.a.lse.data)
-            static_cast<float *>(p.a.lse.data)[fai_decode_offset(p, w, p.a.lse, row)] =
-                sum == 0 ? -INFINITY : (log2f(sum) + base * p.c) * FAI_LN2;
-    }
-}
-
 template <class Element, int kDim, int kRows>
-static __global__ void __launch_bounds__(kFaiDecodeWarps * 32, 1)
+static __global__ void __launch_bounds__(kFaiDecodeWarps * 32, fai_decode_blocks(kDim, kRows))
     fai_decode_sm90(const __grid_constant__ fai_decode_params p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     constexpr int kSlots = fai_decode_slots(kDim, kRows), kBlocks = (kRows + 7) / 8;
     extern __shared__ __align__(1024) char smem[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = fai_cluster_rank();
     fai_decode_work w;
-    if (!fai_decode_find(p, rank, w)) return; /* the whole cluster */
+    if (!fai_decode_find(p, rank, kRows, w)) return; /* the whole cluster */
 
     /* Step 1: barriers, and the first copies under way. */
-    const int pitch = fai_decode_pitch(kDim, kRows, p.cluster_log2),
-              parts = kFaiDecodeWarps << p.cluster_log2;
-    char *part_o = smem + fai_decode_ring_bytes(kDim, kRows);
-    char *stats = part_o + parts * pitch * 4;
-    const uint32_t barriers = fai_smem_address(stats) + parts * kRows * 8;
-    fai_decode_parts<kDim, kRows> merge = {
-        fai_smem_address(part_o), fai_smem_address(stats), barriers, p.cluster_log2, rank, pitch};
+    const uint32_t barriers = fai_smem_address(smem) + fai_decode_ring_bytes(kDim, kRows);
     fai_decode_ring<kDim, kSlots> ring;
     ring.base = fai_smem_address(smem) + warp * kSlots * ring.kSlotBytes;
-    ring.barriers = barriers + 8 + warp * kSlots * 8;
+    ring.barriers = barriers + 16 + warp * kSlots * 8;
     ring.first = w.tile_begin + warp;
     ring.halves = 2 * max(0, (w.tile_end - ring.first + kFaiDecodeWarps - 1) / kFaiDecodeWarps);
     if (lane == 0) {
-#pragma unroll
+#pragma unroll 1
         for (int slot = 0; slot < kSlots; ++slot) fai_arrival_init(ring.barriers + slot * 8);
         if (warp == 0) fai_arrival_init(barriers);
         fai_arrival_init_fence();
-        if (warp == 0) fai_arrival_expect(barriers, merge.bytes());
     }
     __syncwarp();
-    ring.start(p, w, p.maps, lane);
+    ring.start(p, w, lane);
     fai_cluster_arrive();
 
     /* Step 2: Q; and nobody pushes before every block's barrier exists. */
@@ -400,21 +279,20 @@ static __global__ void __launch_bounds__(kFaiDecodeWarps * 32, 1)
     fai_decode_lane k, v;
     k.init(lane % 16, lane / 16);
     v.init(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    const int least = (int)fai_visible_keys(0, w.offset, w.kv_len);
 #pragma unroll 1
     for (int tile = ring.first; tile < w.tile_end; tile += kFaiDecodeWarps) {
         const int key = tile * kFaiDecodeKeys;
         float s[kBlocks][4];
         uint32_t weights[kBlocks][2];
         state.score(s, k, ring.wait());
-        ring.advance(p, w, p.maps, lane);
-        if (key + kFaiDecodeKeys > least) state.mask(s, key + lane / 4);
-        state.raise(s, p.c);
+        ring.advance(p, w, lane);
+        if (key + kFaiDecodeKeys > w.least) state.mask(s, key + lane / 4);
+        state.raise(s, p.c, p.octave);
         state.weigh(s, weights, p.c);
         const uint32_t half = ring.wait();
         if (key + kFaiDecodeKeys > w.seen) fai_decode_clear<kDim>(half, w.seen - key, lane);
         state.accumulate(weights, v, half);
-        ring.advance(p, w, p.maps, lane);
+        ring.advance(p, w, lane);
     }
 
     /* Step 4: the merge. */
@@ -423,15 +301,17 @@ static __global__ void __launch_bounds__(kFaiDecodeWarps * 32, 1)
 #pragma unroll
         for (int x = 4; x < 32; x *= 2)
             state.sum[i / 2][i % 2] += __shfl_xor_sync(~0u, state.sum[i / 2][i % 2], x);
-    merge.push(state, warp, lane);
-    fai_arrival_wait_cluster(barriers, 0);
-    const int units = fai_decode_units(kDim, p.cluster_log2, rank);
-    const float *from = reinterpret_cast<const float *>(part_o);
-    const float2 *from_stats = reinterpret_cast<const float2 *>(stats);
-    if (p.cluster_log2 >= 2)
-        fai_decode_reduce<Element, kRows, 4>(p, w, from, from_stats, rank, units, pitch);
-    else
-        fai_decode_reduce<Element, kRows, 1>(p, w, from, from_stats, rank, units, pitch);
+    char *behind = smem + fai_decode_ring_bytes(kDim, kRows) + fai_decode_barrier_bytes();
+    switch (p.cluster_log2) {
+    case 0:
+        return fai_decode_finish<Element, kDim, kRows, 0>(p, w, state, behind, barriers, rank);
+    case 1:
+        return fai_decode_finish<Element, kDim, kRows, 1>(p, w, state, behind, barriers, rank);
+    case 2:
+        return fai_decode_finish<Element, kDim, kRows, 2>(p, w, state, behind, barriers, rank);
+    default:
+        return fai_decode_finish<Element, kDim, kRows, 3>(p, w, state, behind, barriers, rank);
+    }
 #endif
 }
 
