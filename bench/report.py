@@ -1,26 +1,27 @@
-"""report.py - one self-contained page, and a table as text, from records of fa_bench.
+"""report.py - one self-contained page, a CSV beside it, and a table as text, from records.
 
-    python3 bench/report.py RECORD.json ... [--html PAGE.html] [--title TEXT]
+    python3 bench/report.py RECORD ... [--html PAGE.html] [--title TEXT]
 
-Without --html only the table is printed, and nothing but the standard library is needed. All
-figures come from the records; nothing is measured or assumed here. It changes when a record gains
-something that people should see.
+A record is fa_bench's JSON, or a CSV of an interleaved comparison with peers: the columns of
+bench/records, one <peer>_us a peer. Nothing but the standard library is needed. All figures come
+from the records; nothing is measured or assumed here. It changes when a record gains something that
+people should see.
 """
 
 import argparse
-import html
-import io
+import csv
 import json
 import math
+import pathlib
 import sys
 
-# Told apart with any kind of colour vision, and on white and black alike; markers differ too.
-COLOURS = ["#3b8fd6", "#e08a00", "#1b9e77", "#d9603b", "#b07aa1", "#8a8a00"]
-MARKERS = ["o", "s", "^", "D", "v", "P"]
-INK = "#010203"  # replaced by the page's text colour
+import page
+from plots import SERIES, curves, legend, rows, significant
 
 
 def load(path):
+    if str(path).endswith(".csv"):
+        return load_peers(path)
     with open(path, encoding="utf-8") as file:
         record = json.load(file)
     for key in ("context", "benchmarks"):
@@ -51,13 +52,6 @@ def heading(record, points):
         text += (f": batch {first['batch']}, heads {first['heads_q']}/{first['heads_kv']}, "
                  f"head_dim {first['head_dim']}")
     return text
-
-
-def significant(value, digits=3):
-    """A number with that many significant digits and no exponent."""
-    if value == 0:
-        return "0"
-    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
 
 
 def padded_columns(point, other):
@@ -98,6 +92,8 @@ def speed_columns(point, other):
         "floor us": significant(point["floor_us"]),
         "of floor": f"{100 * point['floor_share']:.0f}%",
         f"{other} us": significant(point[f"{other}_us"]) if f"{other}_us" in point else "-",
+        "error": f"{point['error_against_oracle']:.2f}",
+        "worst row": f"{point['error_against_oracle_worst_row']:.2f}",
     }
 
 
@@ -142,139 +138,243 @@ def print_text(record, out):
 # ---- plots -------------------------------------------------------------------------------------
 
 
-def new_figure(panels):
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update({
-        "svg.fonttype": "none", "font.size": 10, "axes.grid": True, "grid.alpha": 0.25,
-        "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
-        "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK,
-        "ytick.color": INK, "grid.color": INK, "axes.titlelocation": "left",
-    })
-    figure, axes = pyplot.subplots(1, panels, figsize=(4.4 * panels, 3.6), squeeze=False)
-    figure.patch.set_alpha(0)
-    for axis in axes[0]:
-        axis.patch.set_alpha(0)
-    return figure, axes[0]
-
-
-def to_svg(figure, number):
-    import matplotlib
-    from matplotlib import pyplot
-
-    matplotlib.rcParams["svg.hashsalt"] = f"figure {number}"  # ids differ within the page
-    figure.tight_layout()
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    pyplot.close(figure)
-    svg = text.getvalue()
-    return svg[svg.index("<svg"):].replace(INK, "currentColor")
-
-
-def plot_padded(points):
-    """Time, speed-up over padded q, and share of the floor, by q_len; one line a kv_len."""
-    figure, (time, ratio, share) = new_figure(3)
+def padded_plots(points):
+    """Time, gain over padded q, and share of the floor, by q_len; one line a kv_len."""
     natives = role(points, "native")
+    times, gains, shares, names = [], [], [], []
     for n, kv in enumerate(sorted({p["kv_len"] for p in natives})):
-        line = [p for p in natives if p["kv_len"] == kv]
-        q = [p["q_len"] for p in line]
-        style = {"color": COLOURS[n % 6], "marker": MARKERS[n % 6], "markersize": 5}
-        time.plot(q, [p["real_time"] for p in line], label=f"kv {kv}", **style)
-        time.plot(q, [p["padded_us"] for p in line], color=style["color"], linestyle="--")
-        ratio.plot(q, [p["speed_up"] for p in line], label=f"kv {kv}", **style)
-        ratio.plot(q, [p["padded_flops"] / p["flops"] for p in line], color=style["color"],
-                   linestyle=":")
-        share.plot(q, [100 * p["floor_share"] for p in line], label=f"kv {kv}", **style)
-    ratio.axhline(1, color=INK, linewidth=1.2)
-    ratio.annotate("equal", (1, 1), xycoords=("axes fraction", "data"), ha="right", va="bottom")
-    time.set(title="time, us (dashed: padded q)", yscale="log")
-    ratio.set(title="padded / native time (dotted: work)", yscale="log")
-    share.set(title="share of the measured limit, %", ylim=(0, 105))
-    ticks = sorted({p["q_len"] for p in natives})
-    for axis in (time, ratio, share):
-        axis.set_xscale("log", base=4)
-        axis.set_xticks(ticks, [str(t) for t in ticks])
-        axis.set_xlabel("q_len")
-        axis.legend()
-    return figure
+        name, mine = f"kv {kv}", [p for p in natives if p["kv_len"] == kv]
+
+        def column(of, mine=mine):
+            return [(p["q_len"], of(p)) for p in mine]
+
+        times.append((name, n, column(lambda p: p["padded_us"]), "dashed"))
+        times.append((name, n, column(lambda p: p["real_time"]), ""))
+        gains.append((name, n, column(lambda p: p["padded_flops"] / p["flops"]), "dotted"))
+        gains.append((name, n, column(lambda p: p["speed_up"]), ""))
+        shares.append((name, n, column(lambda p: 100 * p["floor_share"]), ""))
+        names.append((name, n, ""))
+    keys = legend([*names, ("padded q", 5, "dashed"), ("work saved", 5, "dotted")])
+    return keys + '<div class="plots">' + "".join([
+        curves("Time, us", times, "q_len"),
+        curves("Padded over native: time, and work", gains, "q_len", level=1),
+        curves("Share of the measured limit", shares, "q_len", log_y=False, limits=(0, 105),
+               level=100, percent=True)]) + "</div>"
 
 
-def plot_grid(points):
-    """Share of the floor, a bar each shape."""
-    figure, (axis,) = new_figure(1)
+def shape_of(point):
+    return (f"b{point['batch']} h{point['heads_q']}/{point['heads_kv']} d{point['head_dim']} "
+            f"q{point['q_len']} kv{point['kv_len']}")
+
+
+def grid_plots(points):
     natives = role(points, "native")
-    figure.set_size_inches(9, 1 + 0.28 * len(natives))
-    names = [f"{p['batch']} x {p['heads_q']}/{p['heads_kv']} x {p['head_dim']}, "
-             f"q {p['q_len']}, kv {p['kv_len']}" for p in natives]
-    axis.barh(names, [100 * p["floor_share"] for p in natives], color=COLOURS[0])
-    axis.axvline(100, color=INK, linewidth=1.2)
-    axis.invert_yaxis()
-    axis.set(title="share of the measured limit, %")
-    return figure
+    share = [100 * p["floor_share"] for p in natives]
+    return '<div class="plots">' + rows(
+        "Share of the measured limit", [shape_of(p) for p in natives],
+        [("share", 0, share)], log=False, limits=(0, 105), level=100, unit="%") + "</div>"
+
+
+# ---- records of peers --------------------------------------------------------------------------
+
+PEER_NAMES = {"fa2": "FlashAttention-2", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4",
+              "cudnn": "cuDNN", "flashinfer": "FlashInfer"}
+
+
+def load_peers(path):
+    """A CSV of a comparison, its lines of '#' first: what was measured, and how."""
+    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    notes = [line.lstrip("# ") for line in lines if line.startswith("#")]
+    points = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    if not points or "ours_us" not in points[0]:
+        sys.exit(f"{path}: not a comparison with peers: no column 'ours_us'")
+    for point in points:
+        for key, value in point.items():
+            try:
+                point[key] = float(value) if "." in value else int(value)
+            except ValueError:
+                point[key] = value
+    peers = [key[:-3] for key in points[0] if key.endswith("_us") and key != "ours_us"]
+    ceilings = [dict(word.split("=") for word in note.split() if "=" in word)
+                for note in notes if note.startswith("ceilings:")]
+    return {"notes": notes, "points": points, "peers": peers,
+            "ceilings": {k: float(v) for k, v in ceilings[0].items()} if ceilings else None}
+
+
+def visible_pairs(q, kv):
+    return q * (kv - q) + q * (q + 1) // 2 if kv >= q else kv * (kv + 1) // 2
+
+
+def flops_of(point):
+    pairs = visible_pairs(point["q_len"], point["kv_len"])
+    return 4 * point["head_dim"] * pairs * point["heads_q"] * point["batch"]
+
+
+def floor_us(point, ceilings):
+    """As the CSV's ceilings say: max of arithmetic and of reading all bytes once, each with what a
+    call costs before its first."""
+    rows_of_16_bits = (2 * point["kv_len"] * point["heads_kv"] + 2 * point["q_len"]
+                       * point["heads_q"])
+    moved = 2 * point["batch"] * point["head_dim"] * rows_of_16_bits
+    return max(ceilings["empty_us"] + 1e6 * flops_of(point) / ceilings["flops_per_second"],
+               ceilings["read_us"] + 1e6 * moved / ceilings["bytes_per_second"])
+
+
+def peer_row(point, record):
+    peers = record["peers"]
+    row = {"B": point["batch"], "heads": f"{point['heads_q']}/{point['heads_kv']}",
+           "D": point["head_dim"], "q": point["q_len"], "kv": point["kv_len"],
+           "us": significant(point["ours_us"]), "TFLOP/s": significant(flops_of(point) / point["ours_us"] / 1e6)}
+    if record["ceilings"]:
+        floor = floor_us(point, record["ceilings"])
+        row |= {"floor us": significant(floor), "of floor": f"{100 * floor / point['ours_us']:.0f}%"}
+    for peer in peers:
+        row[f"{peer} us"] = significant(point[f"{peer}_us"]) if point[f"{peer}_us"] else "-"
+        row[f"{peer} / ours"] = (f"{point[f'{peer}_us'] / point['ours_us']:.3f}"
+                                 if point[f"{peer}_us"] else "-")
+    return {key: str(value) for key, value in row.items()}
+
+
+def mean_ratio(points, peer):
+    logs = [math.log(p[f"{peer}_us"] / p["ours_us"]) for p in points if p[f"{peer}_us"]]
+    return math.exp(sum(logs) / len(logs))
+
+
+def peer_name(peer):
+    return PEER_NAMES.get(peer, peer)
+
+
+def peer_grids(record):
+    found = {}
+    for point in record["points"]:
+        found.setdefault(point["grid"], []).append(point)
+    return found
+
+
+def share_plot(record, points):
+    """Of the floor where the record has ceilings, else the rate."""
+    labels = [shape_of(p) for p in points]
+    if not record["ceilings"]:
+        return rows("Visible TFLOP/s", labels, [("ours", SERIES - 1, [
+            flops_of(p) / p["ours_us"] / 1e6 for p in points])])
+    shares = [(peer_name(who), number, [
+        100 * floor_us(p, record["ceilings"]) / p[f"{who}_us"] if p[f"{who}_us"] else None
+        for p in points]) for number, who in [*enumerate(record["peers"]), (SERIES - 1, "ours")]]
+    return rows("Share of the floor", labels, shares, log=False, limits=(0, 105), level=100, unit="%")
+
+
+def peer_section(record):
+    title, *notes = record["notes"]
+    peers, parts = record["peers"], []
+    parts.append(f"<h2>{page.escape(title.split(';')[0])}</h2>")
+    grids = peer_grids(record)
+    parts.append(page.tiles([(f"{mean_ratio(points, peer):.2f}x",
+                              f"{peer_name(peer)}'s time over ours, grid {grid}, geometric mean of "
+                              f"{len(points)}")
+                             for peer in peers for grid, points in grids.items()]))
+    parts.append("<details open><summary>what was measured</summary>" + "".join(
+        f'<p class="note">{page.escape(note)}</p>' for note in [title, *notes]) + "</details>")
+    for grid, points in grids.items():
+        parts.append(f"<h3>Grid {page.escape(grid)}</h3>")
+        parts.append(legend([*((peer_name(p), n, "none") for n, p in enumerate(peers)),
+                             ("ours", SERIES - 1, "none")]))
+        ratios = [(peer_name(peer), n, [p[f"{peer}_us"] / p["ours_us"] if p[f"{peer}_us"] else None
+                                        for p in points]) for n, peer in enumerate(peers)]
+        parts.append('<div class="plots">' + rows(
+            "Peer's time over ours: right of the line we are faster", [shape_of(p) for p in points],
+            ratios, level=1, unit="x") + share_plot(record, points) + "</div>")
+        table_rows = [peer_row(point, record) for point in points]
+        parts.append(page.table(list(table_rows[0]), [list(r.values()) for r in table_rows],
+                                {f"{peer} / ours" for peer in peers}))
+    return "".join(parts)
 
 
 # ---- page --------------------------------------------------------------------------------------
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1b1b1b; --paper: #fff; --rule: #ccc; --band: #f3f3f3; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e6e6; --paper: #16181b; --rule: #444; --band: #202327; } }
-body { color: var(--ink); background: var(--paper); font: 15px/1.5 system-ui, sans-serif;
-       max-width: 1200px; margin: 2em auto; padding: 0 1em; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px; }
-td, th { padding: .2em .7em; text-align: right; border-bottom: 1px solid var(--rule); }
-.facts td { text-align: left; } tr:nth-child(even) td { background: var(--band); }
-.wide { overflow-x: auto; } svg { max-width: 100%; height: auto; font-family: inherit; }
-"""
-
-LEGEND = """<p>Native: q_len rows against kv_len keys, bottom-right causal. Padded: q padded at its
-front to kv_len, the square causal call of the same kernel, its last q_len rows kept; both results
-were compared before and after timing. Floor: max(empty call + visible flops / measured peak, time
-to only read the same K and V, measured in turns with the call, * all bytes / theirs); of floor:
-floor / time. Bound: 1.5 * max(padded time * visible pairs native / padded, that read) + an empty
-call, where kv &ge; 1k and q &le; kv/4.</p>"""
+LEAD = """<p class="lead">Native: q_len rows against kv_len keys, bottom-right causal. Padded: q
+padded at its front to kv_len, the square causal call of the same kernel, its last q_len rows kept;
+both results were compared before and after timing.</p><details><summary>How the columns are
+made</summary><p class="note">Floor: max(empty call + visible flops / measured peak, time to only read
+the same K and V, measured in turns with the call, * all bytes / theirs); of floor: floor / time.
+Bound: 1.5 * max(padded time * visible pairs native / padded, that read) + an empty call, where kv
+&ge; 1k and q &le; kv/4. Error, worst row: distance to the float64 oracle over what the dtype grants
+on N(0,1) inputs, of the whole and of the worst row; up to 1 passes.</p></details>"""
 
 
-def html_table(names, rows, kind=""):
-    cells = [f"<tr>{''.join(f'<th>{html.escape(n)}</th>' for n in names)}</tr>"] if names else []
-    for row in rows:
-        cells.append(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>")
-    return f"<div class=wide><table class='{kind}'>{''.join(cells)}</table></div>"
+def record_tiles(record):
+    natives = role(record["benchmarks"], "native")
+    padded = [p for p in natives if "speed_up" in p]
+    found = []
+    if padded:
+        best = max(padded, key=lambda p: p["speed_up"])
+        found.append((significant(best["speed_up"]) + "x", "faster than padded q at q "
+                      f"{best['q_len']}, kv {best['kv_len']}"))
+        found.append((significant(sorted(p["speed_up"] for p in padded)[len(padded) // 2]) + "x",
+                      f"faster than padded q, median of {len(padded)} points"))
+    shares = sorted(100 * p["floor_share"] for p in natives)
+    found.append((f"{shares[len(shares) // 2]:.0f}%", "of the measured limit, median"))
+    error = max(p["error_against_oracle_worst_row"] for p in natives)
+    found.append((f"{error:.2f}", "largest error of a row against float64, over its limit"))
+    return page.tiles(found)
 
 
-def page(records, title):
-    parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title>"
-             f"<style>{STYLE}</style><h1>{html.escape(title)}</h1>{LEGEND}"]
-    number = 0
-    for record in records:
-        parts.append(f"<h2>{html.escape(record['context']['processor'])}</h2>")
-        parts.append(html_table([], machine(record), "facts"))
-        for points in groups(record):
-            parts.append(f"<h3>{html.escape(heading(record, points))}</h3>")
-            padded = all("padded_us" in p for p in role(points, "native"))
-            number += 1
-            parts.append(to_svg(plot_padded(points) if padded else plot_grid(points), number))
-            parts.append(f"<p><code>{html.escape(record['context']['formula'])}</code></p>")
-            parts.append(html_table(*table(record, points)))
-    return "\n".join(parts) + "</html>\n"
+def record_section(record):
+    context = record["context"]
+    parts = [f"<h2>{page.escape(context['processor'])}</h2>", record_tiles(record)]
+    if context.get("disturbance", 0) > 1.2:
+        parts.append(f'<p class="note">Other programs were in the way (disturbance '
+                     f'{context["disturbance"]:.2f}, at most 1.2 wanted): read these figures as '
+                     "leads, not results.</p>")
+    parts.append(f"<details open><summary>machine and build</summary>"
+                 f"{page.facts(machine(record))}</details>")
+    for points in groups(record):
+        parts.append(f"<h3>{page.escape(heading(record, points))}</h3>")
+        padded = all("padded_us" in p for p in role(points, "native"))
+        parts.append(padded_plots(points) if padded else grid_plots(points))
+        parts.append(f"<p><code>{page.escape(context['formula'])}</code></p>")
+        parts.append(page.table(*table(record, points), {"time ratio"}))
+    return "".join(parts)
+
+
+def is_peers(record):
+    return "peers" in record
+
+
+def write_csv(records, path):
+    """Every table of the page, one after another, each with its heading."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        out = csv.writer(file)
+        for record in records:
+            if is_peers(record):
+                for grid, points in peer_grids(record).items():
+                    lines = [peer_row(point, record) for point in points]
+                    out.writerow([f"{record['notes'][0]}, grid {grid}"])
+                    out.writerow(list(lines[0]))
+                    out.writerows(list(line.values()) for line in lines)
+            else:
+                for points in groups(record):
+                    names, lines = table(record, points)
+                    out.writerow([heading(record, points)])
+                    out.writerow(names)
+                    out.writerows(lines)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("records", nargs="+")
     parser.add_argument("--html", help="write the page here")
-    parser.add_argument("--title", default="fa_fwd_causal: padded q against native q_len != kv_len")
+    parser.add_argument("--title", default="fa_fwd_causal: native q_len against padded q")
     options = parser.parse_args()
     records = [load(path) for path in options.records]
     for record in records:
-        print_text(record, sys.stdout)
+        if not is_peers(record):
+            print_text(record, sys.stdout)
     if options.html:
-        with open(options.html, "w", encoding="utf-8") as file:
-            file.write(page(records, options.title))
-        print(f"\nreport: {options.html}")
+        sections = [peer_section(r) if is_peers(r) else record_section(r) for r in records]
+        path = pathlib.Path(options.html)
+        path.write_text(page.page(options.title, LEAD, sections), encoding="utf-8")
+        write_csv(records, path.with_suffix(".csv"))
+        print(f"\nreport: {path}, its tables: {path.with_suffix('.csv')}")
 
 
 if __name__ == "__main__":

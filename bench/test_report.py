@@ -7,6 +7,8 @@ figure against this file's own arithmetic, and report.py's table against both. W
 is made there too and must be complete in itself. Exits non-zero at the first false fact.
 """
 
+import csv
+import html.parser
 import json
 import math
 import pathlib
@@ -16,6 +18,7 @@ import sys
 import tempfile
 
 REPORT = pathlib.Path(__file__).with_name("report.py")
+PEERS = REPORT.parent / "records" / "h200-cuda_sm80-against-fa2.csv"
 
 
 def check(fact, *what):
@@ -117,15 +120,85 @@ def check_table(record, text):
             check(abs(got / want - 1) < 0.006, b["name"], "column", column, got, "and", want)
 
 
-def check_page(record_path, folder):
+class Tables(html.parser.HTMLParser):
+    """The cells of every table, row by row, and the marks of every plot."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables, self.marks, self.cell = [], [], False
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self.cell = True
+        elif "data-y" in dict(attrs):
+            self.marks.append((float(dict(attrs)["data-x"]), float(dict(attrs)["data-y"])))
+
+    def handle_endtag(self, tag):
+        self.cell = self.cell and tag not in ("td", "th")
+
+    def handle_data(self, data):
+        if self.cell:
+            self.tables[-1][-1][-1] += data
+
+
+def near(text, want):
+    return abs(float(text.rstrip("x%")) - want) <= 0.006 * abs(want)
+
+
+def check_peers(tables):
+    """The committed comparison's tables: ratio and rate of every line, from the file itself."""
+    lines = [line for line in PEERS.read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+    found = [dict(zip(table[0], row)) for table in tables for row in table[1:]
+             if "fa2 / ours" in table[0]]
+    points = list(csv.DictReader(lines))
+    check(len(found) == len(points) > 50, "every point of the comparison has its row")
+    for row, p in zip(found, points):
+        q, kv, us = int(p["q_len"]), int(p["kv_len"]), float(p["ours_us"])
+        # visible_pairs without its loop: q is at most kv here, or both are equal.
+        pairs = q * kv - q * (q - 1) // 2
+        flops = 4 * int(p["head_dim"]) * pairs * int(p["heads_q"]) * int(p["batch"])
+        check(row["q"] == p["q_len"] and row["kv"] == p["kv_len"], "rows are in order")
+        check(near(row["fa2 / ours"], float(p["fa2_us"]) / us), "ratio of", p)
+        check(near(row["TFLOP/s"], flops / us / 1e6), "rate of", p)
+        moved = 4 * int(p["batch"]) * int(p["head_dim"]) * (
+            kv * int(p["heads_kv"]) + q * int(p["heads_q"]))
+        floor = max(2.7 + flops / 795e6, 3.6 + moved / 4.58e6)
+        check(near(row["floor us"], floor), "floor of", p)
+        check(abs(float(row["of floor"].rstrip("%")) - 100 * floor / us) <= 0.51, "share of", p)
+
+
+def check_page(record, record_path, folder):
     page = pathlib.Path(folder) / "report.html"
-    subprocess.run([sys.executable, REPORT, record_path, "--html", page], check=True,
+    subprocess.run([sys.executable, REPORT, record_path, PEERS, "--html", page], check=True,
                    stdout=subprocess.DEVNULL)
     text = page.read_text(encoding="utf-8")
-    check(text.count("<svg") == text.count("</svg>") == 1, "the page has its plot inline")
-    check(not re.search(r"(src|href)=[\"'](?!#)", text), "the page loads nothing")
+    seen = Tables()
+    seen.feed(text)
+    check(not re.search(r"(src|href)=[\"'](?!#)|url\(", text), "the page loads nothing")
     check("prefers-color-scheme: dark" in text and "currentColor" in text, "light and dark")
     check("AVX" in text or "vectors" in text, "the page names the ceiling's arithmetic")
+    for key in ("processor", "compiler", "source_digest", "date"):
+        check(record["context"][key] in text, "the machine block has", key)
+    natives = [b for b in record["benchmarks"] if b["role"] == "native"]
+    rows = [dict(zip(seen.tables[0][0], row)) for row in seen.tables[0][1:]]
+    check(len(rows) == len(natives), "a row for each native point")
+    for row, b in zip(rows, natives):
+        check(near(row["native us"], b["minimum_us"]), "us of", b["name"])
+        check(near(row["time ratio"], b["padded_us"] / b["minimum_us"]), "ratio of", b["name"])
+        check(abs(float(row["error"]) - b["error_against_oracle"]) < 0.0051, "error of", b["name"])
+        for x, y in ((b["q_len"], b["minimum_us"]), (b["q_len"], b["padded_us"] / b["minimum_us"]),
+                     (b["q_len"], 100 * b["floor_us"] / b["minimum_us"])):
+            check(any(m[0] == x and math.isclose(m[1], y, rel_tol=1e-6) for m in seen.marks),
+                  "a mark at", x, y)
+    check_peers(seen.tables)
+    beside = list(csv.reader(page.with_suffix(".csv").open(encoding="utf-8")))
+    for table in seen.tables:
+        check(all(row in beside for row in table), "the CSV has every row of", table[0])
     print(f"page: {page}, {len(text) // 1024} KB")
 
 
@@ -142,7 +215,7 @@ def main():
                               capture_output=True).stdout
         check_table(record, text)
         if len(sys.argv) > 2:
-            check_page(path, sys.argv[2])
+            check_page(record, path, sys.argv[2])
         unknown = subprocess.run([sys.argv[1], "--grid", "none"], capture_output=True, check=False)
         check(unknown.returncode == 2, "an unknown grid is a bad option")
         absent = subprocess.run([sys.argv[1], "--device", "none"], capture_output=True, check=False)
