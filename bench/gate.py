@@ -1,6 +1,6 @@
 """gate.py - did a change make anything slower or wrong? Two records of fa_bench in, a verdict out.
 
-    python3 bench/gate.py BASE.json NEW.json [AGAIN.json ...] [--tree DIR] [--margin 0.03] [--json OUT]
+    python3 bench/gate.py BASE.json NEW.json [AGAIN.json ...] [--tree DIR] [--margin 0.05] [--json OUT]
     python3 bench/gate.py --stale --tree DIR RECORD ...      which records measured other sources
 
 A point is slower when its time rose by more than its own spread (and the margin), and its time over
@@ -167,7 +167,7 @@ def main():
     parser.add_argument("records", nargs="+")
     parser.add_argument("--tree", help="the sources that NEW must have measured")
     parser.add_argument("--stale", action="store_true", help="only say which records are stale")
-    parser.add_argument("--margin", type=float, default=0.03)
+    parser.add_argument("--margin", type=float, default=0.05)
     parser.add_argument("--json", help="write the rows here")
     options = parser.parse_args()
     try:

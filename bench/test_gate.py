@@ -71,7 +71,7 @@ def main():
         code, rows, text = gate(folder, quiet, quiet)
         check(code == PASS and "4 same" in text, "a record is equal to itself")
         target = next(p for p in calls if p["q_len"] == 16)
-        factor = 1.1 * (1 + max(0.03, math.sqrt(2) * target["spread"]))
+        factor = 1.1 * (1 + max(0.05, math.sqrt(2) * target["spread"]))
         slow = with_point(quiet, target["name"], factor)
         code, rows, text = gate(folder, quiet, slow)
         check(code == FAIL and "FAIL" in text, "a planted slowdown fires")
@@ -80,9 +80,15 @@ def main():
             check(row["verdict"] == ("slower" if planted else "same"), point["name"])
             check(math.isclose(row["time_ratio"], factor if planted else 1), "its time ratio")
             check(math.isclose(row["floor_ratio"], row["time_ratio"]), "its share of the floor")
-            check(math.isclose(row["allowed"], 1 + max(0.03, math.sqrt(2) * point["spread"])),
+            check(math.isclose(row["allowed"], 1 + max(0.05, math.sqrt(2) * point["spread"])),
                   "what its spread allows")
         check(gate(folder, quiet, slow, quiet)[0] == PASS, "a slowdown that does not repeat")
+        steady = copy.deepcopy(quiet)
+        for point in steady["benchmarks"]:
+            point["spread"] = 0.01
+        for planted, want in ((1.03, PASS), (1.10, FAIL)):
+            made = with_point(steady, target["name"], planted)
+            check(gate(folder, steady, made)[0] == want, f"x{planted} at a spread of 1 %")
         check(gate(folder, slow, quiet)[1][target["name"]]["verdict"] == "faster", "a gain")
         machine = with_point(quiet, target["name"], factor, floor_us=factor * target["floor_us"])
         check(gate(folder, quiet, machine)[0] == PASS, "the machine's own slowdown is none")
