@@ -178,7 +178,7 @@ def grid_plots(points):
 # ---- records of peers --------------------------------------------------------------------------
 
 PEER_NAMES = {"fa2": "FlashAttention-2", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4",
-              "cudnn": "cuDNN", "flashinfer": "FlashInfer"}
+              "cudnn": "cuDNN", "flashinfer": "FlashInfer"}  # others are named as they are
 
 
 def load_peers(path):
@@ -373,8 +373,9 @@ def main():
         sections = [peer_section(r) if is_peers(r) else record_section(r) for r in records]
         path = pathlib.Path(options.html)
         path.write_text(page.page(options.title, LEAD, sections), encoding="utf-8")
-        write_csv(records, path.with_suffix(".csv"))
-        print(f"\nreport: {path}, its tables: {path.with_suffix('.csv')}")
+        tables = path.with_name(path.stem + "-tables.csv")
+        write_csv(records, tables)
+        print(f"\nreport: {path}, its tables: {tables}")
 
 
 if __name__ == "__main__":

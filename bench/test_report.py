@@ -196,7 +196,7 @@ def check_page(record, record_path, folder):
             check(any(m[0] == x and math.isclose(m[1], y, rel_tol=1e-6) for m in seen.marks),
                   "a mark at", x, y)
     check_peers(seen.tables)
-    beside = list(csv.reader(page.with_suffix(".csv").open(encoding="utf-8")))
+    beside = list(csv.reader(page.with_name("report-tables.csv").open(encoding="utf-8")))
     for table in seen.tables:
         check(all(row in beside for row in table), "the CSV has every row of", table[0])
     print(f"page: {page}, {len(text) // 1024} KB")
