@@ -1,14 +1,14 @@
 """gate.py - did a change make anything slower or wrong? Two records of fa_bench in, a verdict out.
 
-    python3 bench/gate.py BASE.json NEW.json [AGAIN.json ...] [--tree DIR] [--margin 0.05] [--json OUT]
+    python3 bench/gate.py BASE.json NEW.json [AGAIN.json ...] [--tree DIR] [--margin M] [--json OUT]
     python3 bench/gate.py --stale --tree DIR RECORD ...      which records measured other sources
 
-A point is slower when its time rose by more than its own spread (and the margin), and its time over
-the floor of its own run did too: what slows a whole machine slows the floor. It is also slower when
-it left its bound. Where AGAIN repeats the measurement, a point is slower only if it is so in all of
-them. It is a failure when its result left the oracle's tolerance, or it is gone. Exit code: 0 nothing slower; 1 slower
-or failed; 2 refused: not records, or of another device; 3 slower, but measured on a disturbed
-machine, which shows nothing: run again.
+A point is slower when its time rose by more than its own spread (and the margin, 5 %), and its time
+over the floor of its own run did too: what slows a whole machine slows the floor. It is also slower
+when it left its bound. Where AGAIN repeats the measurement, a point is slower only if it is so in
+all of them. It is a failure when its result left the oracle's tolerance, or it is gone. Exit code:
+0 nothing slower; 1 slower or failed; 2 refused: not records, or of another device; 3 slower, but
+measured on a disturbed machine, which shows nothing: run again.
 """
 
 import argparse

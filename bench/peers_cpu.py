@@ -3,8 +3,8 @@
     FA_LIBRARY=libfa_fwd_causal_shared.so python3 bench/peers_cpu.py OUT.csv [--quick] [--threads N]
 
 Peers, each where installed: torch's SDPA, onnxruntime's Attention (opset 23), openvino's SDPA.
-All get the same float32 tensors in the layout that they like best, and calls alternate: one of each,
-again and again, so that a busy moment meets them all. The figure is the minimum; ratios within this
+All get the same float32 tensors in the layout that they like best, and calls alternate: one of
+each, again and again, so that a busy moment meets them all. The figure is the minimum; ratios within this
 run count, absolute times do not. Every result is compared with this library's before it is timed.
 The CSV is a record for report.py.
 """

@@ -1,7 +1,7 @@
 """plots.py - the report's plots, as SVG text without any library.
 
-Colours are the page's CSS variables, so light and dark are its matter; series differ in colour, dash
-and marker, so that no reader depends on one of them. Every mark carries its numbers in a title (a
+Colours are the page's CSS variables, so light and dark are its matter; series differ in colour,
+dash and marker, so that no reader depends on one of them. Every mark carries its numbers in a title (a
 tooltip) and in data-x and data-y, which the tests recompute. It changes when a plot is added.
 """
 
@@ -92,7 +92,8 @@ def mark(x, y, number, tip, data, hollow=False):
 
 def figure(title, body, height=HEIGHT):
     return (f'<figure><figcaption>{html.escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} '
-            f'{height}" role="img" aria-label="{html.escape(title)}">{"".join(body)}</svg></figure>')
+            f'{height}" role="img" aria-label="{html.escape(title)}">{"".join(body)}</svg>'
+            "</figure>")
 
 
 def curves(title, series, x_name, log_y=True, level=None, limits=None, percent=False):

@@ -224,10 +224,12 @@ def peer_row(point, record):
     peers = record["peers"]
     row = {"B": point["batch"], "heads": f"{point['heads_q']}/{point['heads_kv']}",
            "D": point["head_dim"], "q": point["q_len"], "kv": point["kv_len"],
-           "us": significant(point["ours_us"]), "TFLOP/s": significant(flops_of(point) / point["ours_us"] / 1e6)}
+           "us": significant(point["ours_us"]),
+           "TFLOP/s": significant(flops_of(point) / point["ours_us"] / 1e6)}
     if record["ceilings"]:
         floor = floor_us(point, record["ceilings"])
-        row |= {"floor us": significant(floor), "of floor": f"{100 * floor / point['ours_us']:.0f}%"}
+        row |= {"floor us": significant(floor),
+                "of floor": f"{100 * floor / point['ours_us']:.0f}%"}
     for peer in peers:
         row[f"{peer} us"] = significant(point[f"{peer}_us"]) if point[f"{peer}_us"] else "-"
         row[f"{peer} / ours"] = (f"{point[f'{peer}_us'] / point['ours_us']:.3f}"
@@ -260,7 +262,8 @@ def share_plot(record, points):
     shares = [(peer_name(who), number, [
         100 * floor_us(p, record["ceilings"]) / p[f"{who}_us"] if p[f"{who}_us"] else None
         for p in points]) for number, who in [*enumerate(record["peers"]), (SERIES - 1, "ours")]]
-    return rows("Share of the floor", labels, shares, log=False, limits=(0, 105), level=100, unit="%")
+    return rows("Share of the floor", labels, shares, log=False, limits=(0, 105), level=100,
+                unit="%")
 
 
 def peer_section(record):
@@ -294,8 +297,8 @@ def peer_section(record):
 LEAD = """<p class="lead">Native: q_len rows against kv_len keys, bottom-right causal. Padded: q
 padded at its front to kv_len, the square causal call of the same kernel, its last q_len rows kept;
 both results were compared before and after timing.</p><details><summary>How the columns are
-made</summary><p class="note">Floor: max(empty call + visible flops / measured peak, time to only read
-the same K and V, measured in turns with the call, * all bytes / theirs); of floor: floor / time.
+made</summary><p class="note">Floor: max(empty call + visible flops / measured peak, time to only
+read the same K and V, measured in turns with the call, * all bytes / theirs); of floor: floor / time.
 Bound: 1.5 * max(padded time * visible pairs native / padded, that read) + an empty call, where kv
 &ge; 1k and q &le; kv/4. Error, worst row: distance to the float64 oracle over what the dtype grants
 on N(0,1) inputs, of the whole and of the worst row; up to 1 passes.</p></details>"""

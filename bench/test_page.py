@@ -25,14 +25,16 @@ const apart = (a, b) => a.right <= b.left + 1 || b.right <= a.left + 1 || a.bott
   b.bottom <= a.top + 1;
 for (const svg of document.querySelectorAll('figure svg')) {
   const frame = svg.getBoundingClientRect(), name = svg.getAttribute('aria-label');
-  const texts = [...svg.querySelectorAll('text')].map(t => [t.textContent, t.getBoundingClientRect()]);
+  const texts = [...svg.querySelectorAll('text')].map(
+    t => [t.textContent, t.getBoundingClientRect()]);
   for (const [words, box] of texts) {
     if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1)
       faults.push(`"${words}" is cut off in ${name}`);
     if (box.height < 8) faults.push(`"${words}" is ${box.height} px high in ${name}`);
   }
   for (let i = 0; i < texts.length; i++) for (let j = 0; j < i; j++)
-    if (!apart(texts[i][1], texts[j][1])) faults.push(`${texts[i][0]} and ${texts[j][0]} in ${name}`);
+    if (!apart(texts[i][1], texts[j][1]))
+      faults.push(`${texts[i][0]} and ${texts[j][0]} in ${name}`);
   for (const mark of svg.querySelectorAll('.mark')) {
     const box = mark.getBoundingClientRect();
     if (box.left < frame.left || box.right > frame.right || box.top < frame.top) faults.push(
@@ -55,7 +57,8 @@ for (const row of table.tBodies[0].rows) column.push(parseFloat(row.cells[1].tex
 if (column.some((v, i) => i && v < column[i - 1])) faults.push(`not sorted: ${column}`);
 const result = document.createElement('pre');
 result.id = 'probe';
-result.textContent = JSON.stringify({shown, faults, texts: document.querySelectorAll('svg text').length,
+result.textContent = JSON.stringify({shown, faults,
+  texts: document.querySelectorAll('svg text').length,
   paper: getComputedStyle(document.body).backgroundColor});
 document.body.append(result);
 </script>"""

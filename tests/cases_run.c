@@ -179,7 +179,7 @@ static void close_verdict(verdict *d) {
 /* On N(0,1) inputs a correct kernel's relative error is known well while logits are of order 1.
  * Larger ones add their own: a logit's float32 dot product is off by a standard deviation of up to
  * 2^-24 A / 2 (compare.h). exp turns that into a relative error of the key's weight, independent
- * from key to key, so that sum_j p_j e_j v_j relates to sum_j p_j v_j of independent v as e to 1. */
+ * from key to key, so that sum_j p_j e_j v_j is to sum_j p_j v_j of independent v as e to 1. */
 static double frobenius_limit(const test_case *c, const verdict *d) {
     if (c->input != INPUT_NORMAL || c->values != VALUES_NORMAL) return INFINITY;
     const double known =

@@ -1,4 +1,4 @@
-/* conform_report.c - what a run of fa_conform writes: TAP, JUnit XML, JSON, and a summary in words. */
+/* conform_report.c - what a run of fa_conform writes: TAP, JUnit XML, JSON, a summary in words. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,11 +1,12 @@
-/* fa_conform.c - judges any library of this ABI: the case list, identities, random calls, error rows.
+/* fa_conform.c - judges any library of this ABI: case list, identities, random calls, error rows.
  *
  *     fa_conform LIBRARY [device=cpu|cuda] [kernel=NAME] [dialect=LETTERS] [fuzz=300] [seed=1]
  *                        [only=TEXT] [out=STEM]
  *
- * Writes STEM.tap, STEM.xml (JUnit) and STEM.json. The exit code is the verdict: 0 the library keeps
- * the contract; 3 it does but for differences of its declared dialect (conform.h), each counted; 1 it
- * is wrong; 2 it cannot be judged. only=TEXT runs the items whose name contains TEXT.
+ * Writes STEM.tap, STEM.xml (JUnit) and STEM.json. The exit code is the verdict: 0 it keeps the
+ * contract; 3 it does but for differences of its declared dialect (conform.h), each counted; 1 it
+ * is wrong; 2 it cannot be judged; 77 there is no such device. only=TEXT runs the items whose name
+ * contains TEXT.
  *
  * Items run one after another in a child. One that ends it by a signal, or hangs, is a failure, and
  * a new child takes the next. */
@@ -51,6 +52,10 @@ static bool read_word(const char *word, conform_run *run, const char **dialect) 
 /* What the child does, from an item on. */
 static void work(conform_run *run, int from) {
     const subject *s = subject_get();
+    if (!memory_of(run->device)) { /* asked here: a forked child has no use of a parent's GPU */
+        puts(MEMORY_NO_DEVICE);
+        exit(MEMORY_SKIPPED);
+    }
     const int declared = conform_declared(s);
     if (declared < 0) {
         fprintf(stderr, "%s: there is nothing to judge behind it\n", run->library);

@@ -1,4 +1,4 @@
-/* fuzz.c - random legal calls, and random illegal calls, which must give an error and write nothing.
+/* fuzz.c - random legal calls, and illegal ones, which must give an error and write nothing.
  *
  * New fields of the contract get a line in one of the random_ functions and a row among the
  * spoilers. */

@@ -30,6 +30,8 @@ FAR = "dtype=f16 hq=2 hkv=2 d=64 q=5 kv=2050 V=bshd:S1048584"
 RISE = "dtype=bf16 hq=4 hkv=2 d=64 q=9 kv=1500 in=rise"
 LINES = (PREFILL, DECODE, SPLITS, TAIL, PAGES, NARROW, FAR, RISE)
 RACE = 40  # calls
+# Translation units that the spoilt headers go into; the rest is the unspoilt build's.
+SPOILT = ("kernels/cuda/fa_forward_sm80_d64.cu", "kernels/cuda/fa_merge.cu")
 
 # name, file, what stands there, what the mutant says instead, the line that kills it, how often run
 MUTANTS = (
@@ -69,7 +71,8 @@ def spoil(source, mutant, to):
     path = source / "kernels" / "cuda" / file
     text = path.read_text(encoding="utf-8")
     if text.count(before) != 1:
-        print(f"{name}: kernels/cuda/{file} has {text.count(before)} times '{before}': plant it anew")
+        print(f"{name}: kernels/cuda/{file} has {text.count(before)} times '{before}': "
+              "plant it anew")
         return False
     if to:
         copy_library(source, to)
@@ -90,20 +93,54 @@ def nvcc():
     return found
 
 
-def build(options, folder, name):
-    """The shared library of a source copy; its path, or None with the compiler's words printed."""
-    sources = [str(p.relative_to(folder)) for p in sorted(folder.rglob("*"))
-               if p.suffix in (".c", ".cu")]
-    skipped = [f"-DFA_NO_HEAD_DIM_{dim}" for dim in (96, 128, 192, 256)]
+def flags(options):
     arch = options.arch.removeprefix("sm_")
-    command = [nvcc(), "-O3", "-shared", "-Iinclude", "-DFA_WITH_CUDA", "-DFA_SHARED",
-               "-DFA_TEST_HOOKS", *skipped, "-Xcompiler", "-fPIC,-fvisibility=hidden",
-               "-gencode", f"arch=compute_{arch},code=sm_{arch}", *sources, "-o", "library.so"]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return ["-O3", "-Iinclude", "-DFA_WITH_CUDA", "-DFA_SHARED", "-DFA_TEST_HOOKS",
+            *(f"-DFA_NO_HEAD_DIM_{dim}" for dim in (96, 128, 192, 256)),
+            "-Xcompiler", "-fPIC,-fvisibility=hidden",
+            "-gencode", f"arch=compute_{arch},code=sm_{arch}"]
+
+
+def compile_one(options, folder, source):
+    """An object beside its source; False with the compiler's words printed."""
+    run = subprocess.run([nvcc(), *flags(options), "-c", source, "-o", f"{source}.o"], cwd=folder,
+                         capture_output=True, text=True, check=False)
     if run.returncode:
-        print(f"{name}: does not compile\n{run.stderr[-2000:]}")
+        print(f"{folder.name}: {source} does not compile\n{run.stderr[-2000:]}")
+    return run.returncode == 0
+
+
+def link(options, folder, common):
+    """The mutant's own objects, and the unspoilt ones of the rest."""
+    objects = [str(folder / f"{source}.o" if source in SPOILT else common / f"{source}.o")
+               for source in sources_of(common)]
+    run = subprocess.run([nvcc(), *flags(options), "-shared", *objects, "-o", "library.so"],
+                         cwd=folder, capture_output=True, text=True, check=False)
+    if run.returncode:
+        print(f"{folder.name}: does not link\n{run.stderr[-2000:]}")
+    return run.returncode == 0
+
+
+def sources_of(folder):
+    return [str(p.relative_to(folder)) for p in sorted(folder.rglob("*"))
+            if p.suffix in (".c", ".cu")]
+
+
+def build(options, folders):
+    """The libraries by name, or None. Only what includes a spoilt file is compiled again."""
+    common = folders["none"]
+    jobs = [(common, source) for source in sources_of(common)]
+    jobs += [(folder, source) for name, folder in folders.items() if name != "none"
+             for source in SPOILT]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        done = list(pool.map(lambda job: compile_one(options, *job), jobs))
+        if not all(done):
+            return None
+        linked = list(pool.map(lambda folder: link(options, folder, common), folders.values()))
+    print(f"CUDA mutants: {sum(linked)}/{len(linked)} build, the unspoilt one among them")
+    if not all(linked):
         return None
-    return folder / "library.so"
+    return {name: folder / "library.so" for name, folder in folders.items()}
 
 
 def verdict(options, library, lines):
@@ -144,17 +181,15 @@ def main():
         applied = [spoil(options.source, mutant, None) for mutant in MUTANTS]
         print(f"CUDA mutants: {sum(applied)}/{len(applied)} apply")
         return not all(applied)
+    options.work = options.work.resolve()
     folders = {"none": options.work / "none"}
     copy_library(options.source, folders["none"])
     for mutant in MUTANTS:
         folders[mutant[0]] = options.work / mutant[0]
         if not spoil(options.source, mutant, folders[mutant[0]]):
             return 1
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        built = dict(zip(folders, pool.map(lambda name: build(options, folders[name], name),
-                                           folders)))
-    print(f"CUDA mutants: {sum(map(bool, built.values()))}/{len(built)} compile")
-    if not all(built.values()):
+    built = build(options, folders)
+    if not built:
         return 1
     return 0 if not options.judge or judge(options, built) else 1
 
