@@ -58,26 +58,29 @@ static const char *what_is_missing(const fa_args *a, const fai_machine *machine,
     return 0;
 }
 
-/* Where the generic kernel is faster on an H200. With fewer than 8 heads at most 7 clusters read at
- * 110 GB/s a block: 4 heads of 32k keys take 35 us, its 128 blocks 30. Several tiles read the keys
- * several times from the L2: 2 tiles of 8 heads of 4k keys take 20 us against 31, of 16k 45 against
- * 49, of 32k 78 against 66. Rows that are no multiple of 64 columns need a copy for each 64. */
+/* Where the generic kernel is faster on an H200. Below 4 heads at most 3 clusters read at 110 GB/s
+ * a block: 1 head of 32k keys takes 25 us against 36, and 21 us for each 32k more. Several tiles
+ * read the keys several times from the L2: 2 tiles of 8 heads of 32k keys take 52 us against 65, of
+ * 128k 171 against 164; 4 tiles of 8k 32 against 42, of 16k 53 against 51. Rows that are no multiple
+ * of 64 columns need a copy for each 64: 16 heads of 96 and 8k keys take 23 against 25, 64 heads 66
+ * against 64. */
 static int is_better_split(const fa_args *a, int64_t units, int64_t tiles) {
     const double elements = (double)(units * tiles) * a->kv_len * a->head_dim;
-    return (units < 8 && a->kv_len > 16384) ||
-           ((tiles > 1 || a->head_dim % 64) && elements > 1 << 25);
+    return (units < 4 && a->kv_len > 32768) || (tiles == 2 && elements > 1 << 26) ||
+           ((tiles > 2 || a->head_dim % 64) && elements > 1 << 25);
 }
 
 /* Blocks that share a tile's keys, as a power of 2. All clusters should run at once: an H200 with
  * 132 multiprocessors runs 15 clusters of 8 or 30 of 4 (a cluster lies within one group of
- * multiprocessors), twice as many where two blocks fit on one. 64 busy multiprocessors already read
- * at full bandwidth, and one alone reads 110 GB/s. Lengths that only the device knows may be uneven,
- * so there a long sequence must not be left to one block. */
-static int32_t choose_cluster(const fa_args *a, int64_t slots, int64_t tiles) {
+ * multiprocessors). 64 busy multiprocessors already read at full bandwidth, and one alone reads
+ * 110 GB/s. Lengths that only the device knows may be uneven, so there a long sequence must not be
+ * left to one block: 64 sequences of 1 to 128k keys take 972, 791, 715 and 740 us with 1, 2, 4 and
+ * 8 blocks (floor 691), 8 even ones of 8k 67 us with 2 and 80 with 4. */
+static int32_t choose_cluster(const fa_args *a, int64_t sms, int64_t tiles) {
     const int is_ragged = a->seqused_k || a->cu_seqlens_k;
-    if (tiles * 132 <= 15 * slots || (is_ragged && a->kv_len >= 8192)) return 3;
-    if (tiles * 132 <= 30 * slots || (is_ragged && a->kv_len >= 2048)) return 2;
-    return tiles * 2 <= slots ? 1 : 0;
+    if (tiles * 132 <= 15 * sms) return 3;
+    if (tiles * 132 <= 30 * sms || (is_ragged && a->kv_len >= 32768)) return 2;
+    return tiles * 2 <= sms || (is_ragged && a->kv_len >= 4096) ? 1 : 0;
 }
 
 /* The workspace is that of the generic family: which of the two runs may depend on strides and
@@ -98,8 +101,7 @@ int fai_plan_decode_sm90(const fa_args *a, const fai_machine *machine, fai_plan 
         plan->why = "measured: the splits of the generic kernel are faster here";
         return 0;
     }
-    const int64_t slots = (int64_t)machine->sm_count * fai_decode_blocks(dim, plan->tile_rows);
-    const int32_t cluster_log2 = choose_cluster(a, slots, plan->tiles * units);
+    const int32_t cluster_log2 = choose_cluster(a, machine->sm_count, plan->tiles * units);
     plan->splits = 1 << cluster_log2;
     plan->smem_bytes = dim ? fai_decode_smem_bytes(dim, plan->tile_rows, cluster_log2) : 0;
     plan->stages = dim ? fai_decode_slots(dim, plan->tile_rows) : 0;

@@ -91,17 +91,20 @@ Test(plan_decode_sm90, ragged_batches_share_long_sequences) {
     fai_plan p;
     cr_assert(takes(&a, &p) && p.splits == 1);
     a.seqused_k = lens;
-    cr_assert(takes(&a, &p) && p.splits == 8, "%d", p.splits);
+    cr_assert(takes(&a, &p) && p.splits == 4, "%d", p.splits);
+    a.kv_len = 8192;
+    cr_assert(takes(&a, &p) && p.splits == 2, "%d", p.splits);
 }
 
 /* Thresholds that were measured: beyond them the generic kernel is faster. */
 Test(plan_decode_sm90, several_tiles_and_few_heads_only_with_few_keys) {
     const struct {
         int32_t heads_q, heads_kv, dim, q_len, kv_len, taken, tiles, cluster;
-    } rows[] = {{32, 8, 128, 8, 4096, 1, 2, 4},   {32, 8, 128, 8, 32768, 0, 0, 0},
-                {32, 8, 128, 16, 4096, 1, 4, 2},  {64, 8, 128, 16, 4096, 1, 8, 2},
-                {32, 8, 128, 4, 131072, 1, 1, 8}, {16, 4, 128, 1, 16384, 1, 1, 8},
-                {16, 4, 128, 1, 32768, 0, 0, 0},  {32, 8, 96, 1, 32768, 1, 1, 8},
+    } rows[] = {{32, 8, 128, 8, 4096, 1, 2, 4},  {32, 8, 128, 8, 32768, 1, 2, 4},
+                {32, 8, 128, 8, 65536, 0, 0, 0}, {32, 8, 128, 16, 4096, 1, 4, 2},
+                {64, 8, 128, 16, 4096, 1, 8, 2}, {32, 8, 128, 4, 131072, 1, 1, 8},
+                {8, 2, 128, 1, 32768, 1, 1, 8},  {32, 8, 128, 16, 16384, 0, 0, 0},
+                {8, 2, 128, 1, 65536, 0, 0, 0},  {32, 8, 96, 1, 32768, 1, 1, 8},
                 {32, 8, 96, 1, 131072, 0, 0, 0}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const fa_args a =

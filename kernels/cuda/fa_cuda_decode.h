@@ -25,12 +25,12 @@ struct fai_decode_params {
     int32_t copies;       /* for 16 rows: 1 takes them whole; else one for each 64 columns */
     fai_divisor by_group, by_tiles, by_heads_kv, by_page;
     float c, octave; /* scale * log2(e), and 1 / c */
-    bool is_ragged;  /* lengths are read on the device */
+    int64_t offset;  /* where it is the same for all sequences */
 };
 
-FAI_LOCAL const void *fai_decode_kernel_d64(int is_bf16, int rows);
-FAI_LOCAL const void *fai_decode_kernel_d128(int is_bf16, int rows);
-FAI_LOCAL const void *fai_decode_kernel_d192(int is_bf16, int rows);
-FAI_LOCAL const void *fai_decode_kernel_d256(int is_bf16, int rows);
+FAI_LOCAL const void *fai_decode_kernel_d64(int is_bf16, int rows, int is_dense);
+FAI_LOCAL const void *fai_decode_kernel_d128(int is_bf16, int rows, int is_dense);
+FAI_LOCAL const void *fai_decode_kernel_d192(int is_bf16, int rows, int is_dense);
+FAI_LOCAL const void *fai_decode_kernel_d256(int is_bf16, int rows, int is_dense);
 
 #endif /* FA_CUDA_DECODE_H */

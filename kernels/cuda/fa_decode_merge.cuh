@@ -16,6 +16,8 @@ struct fai_decode_work {
     int tile_begin, tile_end; /* of the block, counted from the sequence's first key */
 };
 
+/* kDense: lengths and the offset are the call's own. */
+template <bool kDense>
 FAI_DEVICE bool fai_decode_find(const fai_decode_params &p, int rank, int tile_rows,
                                 fai_decode_work &w) {
     const int unit = blockIdx.x >> p.cluster_log2;
@@ -23,7 +25,7 @@ FAI_DEVICE bool fai_decode_find(const fai_decode_params &p, int rank, int tile_r
     w.batch = fai_divide(sequence_head, p.by_heads_kv);
     w.head_kv = sequence_head - w.batch * p.a.heads_kv;
     fai_range q = {0, p.a.q_len}, k = {0, p.a.kv_len};
-    if (p.is_ragged) {
+    if (!kDense) {
         q = fai_q_rows(&p.a, w.batch);
         k = fai_k_rows(&p.a, w.batch);
     }
@@ -33,7 +35,7 @@ FAI_DEVICE bool fai_decode_find(const fai_decode_params &p, int rank, int tile_r
     w.count = min(tile_rows, q_len * p.group - w.first);
     w.k_begin = (int)k.begin;
     w.kv_len = (int)(k.end - k.begin);
-    w.offset = fai_offset(&p.a, w.batch, q_len, w.kv_len);
+    w.offset = kDense ? p.offset : fai_offset(&p.a, w.batch, q_len, w.kv_len);
     w.least = (int)fai_visible_keys(fai_divide(w.first, p.by_group), w.offset, w.kv_len);
     const int last = fai_divide(w.first + max(w.count, 1) - 1, p.by_group);
     w.seen = (int)fai_visible_keys(last, w.offset, w.kv_len);
@@ -115,26 +117,46 @@ template <class Element, int kDim, int kRows, int kLog2> struct fai_decode_merge
     __device__ __forceinline__ void push_warp(const State &state, int warp, int lane) const {
         const int part = rank * kFaiDecodeWarps + warp, column = lane / 4, row = lane % 4 * 2;
         if (row >= kRows) return;
-        const uint32_t at = fai_smem_address(part_o + part * kPitch + column * kRows + row);
+        float *at = part_o + part * kPitch + column * kRows + row;
 #pragma unroll
-        for (int to = 0; to < kCluster; ++to) {
-            const uint32_t there = fai_cluster_address(at, to);
-            const uint32_t bar = fai_cluster_address(barrier, to);
+        for (int to = 0; to < kCluster; ++to)
 #pragma unroll
             for (int unit = to; unit < kDim / 8; unit += kCluster)
-                fai_push(there + unit / kCluster * 8 * kRows * 4,
-                         state.o[unit / 2][0][unit % 2 * 2], state.o[unit / 2][0][unit % 2 * 2 + 1],
-                         bar);
-        }
+                send(at + unit / kCluster * 8 * kRows, to, state.o[unit / 2][0][unit % 2 * 2],
+                     state.o[unit / 2][0][unit % 2 * 2 + 1]);
         if (column < kCluster)
-            push_stats(part, row, column,
+            send_stats(part, row, column,
                        make_float4(state.reference[0][0], state.sum[0][0], state.reference[0][1],
                                    state.sum[0][1]));
     }
 
-    __device__ __forceinline__ void push_stats(int part, int row, int to, float4 two) const {
-        fai_push(fai_cluster_address(fai_smem_address(stats + part * kRows + row), to), two,
-                 fai_cluster_address(barrier, to));
+    /* Where the cluster is one block, stores and __syncthreads do; memcheck also knows the push
+     * only between blocks. */
+    __device__ __forceinline__ void send(float *at, int to, float x, float y) const {
+        if (kCluster == 1)
+            *reinterpret_cast<float2 *>(at) = make_float2(x, y);
+        else
+            fai_push(fai_cluster_address(fai_smem_address(at), to), x, y,
+                     fai_cluster_address(barrier, to));
+    }
+    __device__ __forceinline__ void send_stats(int part, int row, int to, float4 two) const {
+        float2 *at = stats + part * kRows + row;
+        if (kCluster == 1)
+            *reinterpret_cast<float4 *>(at) = two;
+        else
+            fai_push(fai_cluster_address(fai_smem_address(at), to), two,
+                     fai_cluster_address(barrier, to));
+    }
+    __device__ __forceinline__ void expect() const {
+        const int units = fai_decode_units(kDim, kLog2, rank);
+        if (kCluster > 1 && threadIdx.x == 0)
+            fai_arrival_expect(barrier, kParts * (units * 8 * kRows * 4 + kRows * 8));
+    }
+    __device__ __forceinline__ void wait() const {
+        if (kCluster == 1)
+            __syncthreads();
+        else
+            fai_arrival_wait_cluster(barrier, 0);
     }
 
     /* The first of two steps: the block's warps meet, and the block's partial result is pushed. The
@@ -164,16 +186,10 @@ template <class Element, int kDim, int kRows, int kLog2> struct fai_decode_merge
             const result b =
                 sum_up<kFaiDecodeWarps, 1>(warp_o, warp_stats, kWarpPitch, at + 1, row + 1, 0);
             const int to = unit % kCluster, local = unit / kCluster * 8 + column % 8;
-            const uint32_t there = fai_smem_address(part_o + rank * kPitch + local * kRows + row);
-            fai_push(fai_cluster_address(there, to), a.x, b.x, fai_cluster_address(barrier, to));
+            send(part_o + rank * kPitch + local * kRows + row, to, a.x, b.x);
             if (unit < kCluster && column % 8 == 0)
-                push_stats(rank, row, to, make_float4(a.most, a.sum, b.most, b.sum));
+                send_stats(rank, row, to, make_float4(a.most, a.sum, b.most, b.sum));
         }
-    }
-
-    __device__ __forceinline__ int bytes() const {
-        const int units = fai_decode_units(kDim, kLog2, rank);
-        return kParts * (units * 8 * kRows * 4 + kRows * 8);
     }
 
     /* Writes the block's columns of o, and lse where it has column 0. */
@@ -214,12 +230,12 @@ FAI_DEVICE void fai_decode_finish(const fai_decode_params &p, const fai_decode_w
         p,       w,
         part_o,  reinterpret_cast<float2 *>(part_o + merge_type::kParts * merge_type::kPitch),
         barrier, rank};
-    if (threadIdx.x == 0) fai_arrival_expect(barrier, merge.bytes());
+    merge.expect();
     if constexpr (merge_type::kTwoSteps)
         merge.meet(state, warp, lane, warp_o, warp_stats);
     else
         merge.push_warp(state, warp, lane);
-    fai_arrival_wait_cluster(barrier, 0);
+    merge.wait();
     merge.finish();
 }
 

@@ -8,23 +8,23 @@
 
 namespace {
 
-const void *find_kernel(int32_t dim, int is_bf16, int32_t rows) {
+const void *find_kernel(int32_t dim, int is_bf16, int32_t rows, int is_dense) {
     switch (dim) {
 #ifndef FA_NO_HEAD_DIM_64
     case 64:
-        return fai_decode_kernel_d64(is_bf16, rows);
+        return fai_decode_kernel_d64(is_bf16, rows, is_dense);
 #endif
 #ifndef FA_NO_HEAD_DIM_128
     case 128:
-        return fai_decode_kernel_d128(is_bf16, rows);
+        return fai_decode_kernel_d128(is_bf16, rows, is_dense);
 #endif
 #ifndef FA_NO_HEAD_DIM_192
     case 192:
-        return fai_decode_kernel_d192(is_bf16, rows);
+        return fai_decode_kernel_d192(is_bf16, rows, is_dense);
 #endif
 #ifndef FA_NO_HEAD_DIM_256
     case 256:
-        return fai_decode_kernel_d256(is_bf16, rows);
+        return fai_decode_kernel_d256(is_bf16, rows, is_dense);
 #endif
     default:
         return nullptr;
@@ -37,6 +37,13 @@ bool is_for_hopper(const void *kernel) {
     if (cudaFuncGetAttributes(&found, kernel) == cudaSuccess) return found.ptxVersion >= 90;
     cudaGetLastError();
     return false;
+}
+
+/* Whether every sequence has the call's own lengths and offset and rows are copied whole: a kernel
+ * that knows it has less code to fetch, which counts where the keys are few. */
+int is_dense(const fa_args *a) {
+    return !(a->cu_seqlens_q || a->cu_seqlens_k || a->seqused_q || a->seqused_k || a->leftpad_q ||
+             a->leftpad_k || a->causal_offsets || a->page_size > 0 || a->head_dim % 64);
 }
 
 /* Returns false when the copy engine cannot walk k or v. */
@@ -56,8 +63,7 @@ bool make_params(const fa_args *a, const fai_plan *plan, fai_decode_params *p) {
     p->by_page = fai_make_divisor(a->page_size > 0 ? a->page_size : 1);
     p->c = fminf(a->scale * 1.44269504088896341f, FLT_MAX);
     p->octave = 1 / p->c;
-    p->is_ragged = a->cu_seqlens_q || a->cu_seqlens_k || a->seqused_q || a->seqused_k ||
-                   a->leftpad_q || a->leftpad_k;
+    p->offset = a->causal_offsets ? 0 : fai_offset(a, 0, a->q_len, a->kv_len);
     return fai_make_tensor_map(&p->maps[0], &a->k, extent, box) &&
            fai_make_tensor_map(&p->maps[1], &a->v, extent, box);
 }
@@ -91,10 +97,11 @@ fa_status run_generic(const fa_args *a, const fai_machine *machine, struct CUstr
 
 fa_status fai_cuda_run_decode_sm90(const fa_args *a, const fai_plan *plan,
                                    struct CUstream_st *stream) {
-    static std::atomic<uint64_t> prepared[4][3][2];
-    const int is_bf16 = a->dtype == FA_DTYPE_BF16;
-    std::atomic<uint64_t> *ready = &prepared[plan->tile_dim / 64 - 1][plan->tile_rows / 8][is_bf16];
-    const void *kernel = find_kernel(plan->tile_dim, is_bf16, plan->tile_rows);
+    static std::atomic<uint64_t> prepared[4][3][2][2];
+    const int is_bf16 = a->dtype == FA_DTYPE_BF16, dense = is_dense(a);
+    std::atomic<uint64_t> *ready =
+        &prepared[plan->tile_dim / 64 - 1][plan->tile_rows / 8][is_bf16][dense];
+    const void *kernel = find_kernel(plan->tile_dim, is_bf16, plan->tile_rows, dense);
     int device = 0;
     fai_machine machine;
     fai_decode_params p = {};

@@ -17,7 +17,7 @@
  * block that reduces them, which waits for all bytes at one barrier and sums in a fixed order. No
  * workspace, no second kernel, the same bits every time.
  *
- * Shared memory and slots: fa_decode_sm90.h. Registers: 120 for 8 rows of 128, at most 255. It
+ * Shared memory and slots: fa_decode_sm90.h. Registers: 96 for 8 rows of 128, at most 253. It
  * changes when the decode schedule does. */
 #ifndef FA_DECODE_SM90_CUH
 #define FA_DECODE_SM90_CUH
@@ -26,12 +26,13 @@
 
 /* A warp's ring. Half tiles are numbered 2 * tile for K, 2 * tile + 1 for V; half h stands in slot
  * h % kSlots, and tile i of the warp is tile first + i * 8 of the sequence. */
-template <int kDim, int kSlots> struct fai_decode_ring {
+template <int kDim, int kSlots, bool kDense> struct fai_decode_ring {
     static constexpr int kSlotBytes = kFaiDecodeKeys * kDim * 2;
 
     uint32_t base, barriers;
     int first, halves, next; /* next: the half to ask for */
     int slot, parity;        /* of the half to be read */
+    bool is_asking;          /* one lane of the warp */
     int pages;               /* this lane's share of the numbers of 32 tiles' pages */
 
     __device__ __forceinline__ int row_of(const fai_decode_work &w, int tile) const {
@@ -46,18 +47,18 @@ template <int kDim, int kSlots> struct fai_decode_ring {
     }
 
     __device__ __forceinline__ void ask(const fai_decode_params &p, const fai_decode_work &w,
-                                        int half, int at_slot, int lane) {
+                                        int half, int at_slot) {
         const int tile = half / 2;
-        int row = row_of(w, tile), batch = p.a.cu_seqlens_k ? 0 : w.batch;
-        if (p.a.page_size > 0) {
+        int row = row_of(w, tile), batch = !kDense && p.a.cu_seqlens_k ? 0 : w.batch;
+        if (!kDense && p.a.page_size > 0) {
             batch = __shfl_sync(~0u, pages, tile % 32);
             row -= fai_divide(row, p.by_page) * p.a.page_size;
         }
-        if (lane > 0) return;
+        if (!is_asking) return;
         const uint32_t to = base + at_slot * kSlotBytes, barrier = barriers + at_slot * 8;
         fai_arrival_expect(barrier, kSlotBytes);
 #pragma unroll 1
-        for (int i = 0; i < p.copies; ++i)
+        for (int i = 0; i < (kDense ? 1 : p.copies); ++i)
             fai_copy_box(to + i * kFaiDecodeKeys * 128, p.maps + half % 2, i * 64, row, 0,
                          w.head_kv, batch, barrier);
     }
@@ -67,12 +68,12 @@ template <int kDim, int kSlots> struct fai_decode_ring {
                                           int lane) {
         slot = parity = pages = 0;
         next = min(halves, kSlots);
-        if (p.a.page_size > 0) read_pages(p, w, 0, lane);
+        if (!kDense && p.a.page_size > 0) read_pages(p, w, 0, lane);
         const int k_halves = (next + 1) / 2;
 #pragma unroll 1
         for (int i = 0; i < next; ++i) {
             const int half = i < k_halves ? 2 * i : 2 * (i - k_halves) + 1;
-            ask(p, w, half, half, lane);
+            ask(p, w, half, half);
         }
     }
 
@@ -87,8 +88,8 @@ template <int kDim, int kSlots> struct fai_decode_ring {
                                             int lane) {
         __syncwarp();
         if (next < halves) {
-            if (p.a.page_size > 0 && next % 64 == 0) read_pages(p, w, next / 2, lane);
-            ask(p, w, next, slot, lane);
+            if (!kDense && p.a.page_size > 0 && next % 64 == 0) read_pages(p, w, next / 2, lane);
+            ask(p, w, next, slot);
             ++next;
         }
         if (++slot == kSlots) slot = 0, parity ^= 1;
@@ -243,25 +244,28 @@ template <int kDim> FAI_DEVICE void fai_decode_clear(uint32_t half, int live, in
     __syncwarp();
 }
 
-template <class Element, int kDim, int kRows>
-static __global__ void __launch_bounds__(kFaiDecodeWarps * 32, fai_decode_blocks(kDim, kRows))
+template <class Element, int kDim, int kRows, bool kDense>
+static __global__ void __launch_bounds__(kFaiDecodeWarps * 32, 1)
     fai_decode_sm90(const __grid_constant__ fai_decode_params p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     constexpr int kSlots = fai_decode_slots(kDim, kRows), kBlocks = (kRows + 7) / 8;
     extern __shared__ __align__(1024) char smem[];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = fai_cluster_rank();
+    const int lane = threadIdx.x % 32, rank = fai_cluster_rank();
+    /* From one lane: the compiler then keeps it, and a warp's addresses, in uniform registers. */
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     fai_decode_work w;
-    if (!fai_decode_find(p, rank, kRows, w)) return; /* the whole cluster */
+    if (!fai_decode_find<kDense>(p, rank, kRows, w)) return; /* the whole cluster */
 
     /* Step 1: barriers, and the first copies under way. */
     const uint32_t barriers = fai_smem_address(smem) + fai_decode_ring_bytes(kDim, kRows);
-    fai_decode_ring<kDim, kSlots> ring;
+    fai_decode_ring<kDim, kSlots, kDense> ring;
+    ring.is_asking = fai_elect();
     ring.base = fai_smem_address(smem) + warp * kSlots * ring.kSlotBytes;
     ring.barriers = barriers + 16 + warp * kSlots * 8;
     ring.first = w.tile_begin + warp;
     ring.halves = 2 * max(0, (w.tile_end - ring.first + kFaiDecodeWarps - 1) / kFaiDecodeWarps);
-    if (lane == 0) {
-#pragma unroll 1
+    if (ring.is_asking) {
+#pragma unroll
         for (int slot = 0; slot < kSlots; ++slot) fai_arrival_init(ring.barriers + slot * 8);
         if (warp == 0) fai_arrival_init(barriers);
         fai_arrival_init_fence();
@@ -316,18 +320,17 @@ static __global__ void __launch_bounds__(kFaiDecodeWarps * 32, fai_decode_blocks
 }
 
 /* The kernel for a tile, by the host's handle. */
-template <int kDim> static const void *fai_decode_kernel(int is_bf16, int rows) {
-    switch (rows) {
-    case 4:
-        return is_bf16 ? (const void *)fai_decode_sm90<fai_bf16, kDim, 4>
-                       : (const void *)fai_decode_sm90<fai_f16, kDim, 4>;
-    case 8:
-        return is_bf16 ? (const void *)fai_decode_sm90<fai_bf16, kDim, 8>
-                       : (const void *)fai_decode_sm90<fai_f16, kDim, 8>;
-    default:
-        return is_bf16 ? (const void *)fai_decode_sm90<fai_bf16, kDim, 16>
-                       : (const void *)fai_decode_sm90<fai_f16, kDim, 16>;
-    }
+template <class Element, int kDim, bool kDense> static const void *fai_decode_kernel(int rows) {
+    return rows == 4   ? (const void *)fai_decode_sm90<Element, kDim, 4, kDense>
+           : rows == 8 ? (const void *)fai_decode_sm90<Element, kDim, 8, kDense>
+                       : (const void *)fai_decode_sm90<Element, kDim, 16, kDense>;
+}
+template <int kDim> static const void *fai_decode_kernel(int is_bf16, int rows, int is_dense) {
+    if (is_dense)
+        return is_bf16 ? fai_decode_kernel<fai_bf16, kDim, true>(rows)
+                       : fai_decode_kernel<fai_f16, kDim, true>(rows);
+    return is_bf16 ? fai_decode_kernel<fai_bf16, kDim, false>(rows)
+                   : fai_decode_kernel<fai_f16, kDim, false>(rows);
 }
 
 #endif /* FA_DECODE_SM90_CUH */

@@ -22,19 +22,10 @@ enum {
 #define FAI_DECODE_FUNCTION static inline
 #endif
 
-/* Blocks that share a multiprocessor: rows of 64 give a warp's tile so few bytes that one block's
- * warps do not keep up with the memory. */
-FAI_DECODE_FUNCTION int32_t fai_decode_blocks(int32_t dim, int32_t rows) {
-    return dim == 64 && rows <= 8 ? 2 : 1;
-}
-
 /* 128 KB in flight in each of 64 multiprocessors, 8 MB over the chip, reach the bandwidth of an
  * H200; 192 KB gained nothing. Less where the place for the partial results needs it. */
 FAI_DECODE_FUNCTION int32_t fai_decode_slots(int32_t dim, int32_t rows) {
-    return dim == 64    ? (rows > 8 ? 8 : 4)
-           : dim == 128 ? 4
-           : dim == 192 ? (rows > 8 ? 2 : 3)
-                        : (rows > 8 ? 1 : 2);
+    return dim == 64 ? 8 : dim == 128 ? 4 : dim == 192 ? (rows > 8 ? 2 : 3) : (rows > 8 ? 1 : 2);
 }
 
 /* Of o, a block of the cluster reduces every 2^cluster_log2-th unit of 8 columns. */

@@ -3,7 +3,7 @@
 #ifndef FA_NO_HEAD_DIM_256
 #include "fa_decode_sm90.cuh"
 
-const void *fai_decode_kernel_d256(int is_bf16, int rows) {
-    return fai_decode_kernel<256>(is_bf16, rows);
+const void *fai_decode_kernel_d256(int is_bf16, int rows, int is_dense) {
+    return fai_decode_kernel<256>(is_bf16, rows, is_dense);
 }
 #endif

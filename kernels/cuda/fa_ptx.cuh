@@ -193,6 +193,18 @@ FAI_DEVICE void fai_copy_box(uint32_t to, const void *map, int x, int row, int c
                  : "memory");
 }
 
+/* True in one lane of a whole warp, always the same one. */
+FAI_DEVICE bool fai_elect() {
+    uint32_t elected;
+    asm volatile("{\n"
+                 ".reg .pred one;\n"
+                 "elect.sync _|one, 0xffffffff;\n"
+                 "selp.b32 %0, 1, 0, one;\n"
+                 "}"
+                 : "=r"(elected));
+    return elected;
+}
+
 FAI_DEVICE int fai_cluster_rank() {
     uint32_t rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
