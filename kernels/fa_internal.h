@@ -85,8 +85,9 @@ typedef struct fai_kernel {
 /* Everything decided about a call before it runs. A tile is tile_rows rows of one (sequence, kv
  * head); with pack_heads the rows of a kv head's whole group lie in it: packed row r is query
  * r / group and head r % group of the group; else the rows of one query head. The workspace holds,
- * in this order, control words (left zero by every call), the splits' o (float32, normalised) and
- * their lse. */
+ * in this order, control words (left zero by every call), the splits' o (float32) and, for each of
+ * their rows, two floats that the merge needs beside it: CUDA uses the first for the lse, the CPU
+ * keeps the maximum and the sum. */
 struct fai_plan {
     const fai_kernel *kernel;
     fa_status refusal;    /* why not, when the kernel cannot */
@@ -97,12 +98,14 @@ struct fai_plan {
     int32_t pack_heads;   /* 1: a tile packs the heads of a group */
     int32_t splits;       /* >= 1; a sequence's keys are cut by fai_split_keys(s, splits, ...) */
     int32_t threads;      /* CPU */
+    int32_t task_heads;   /* CPU: kv heads that one task works through, block of keys by block */
+    int32_t on_stack;     /* CPU: 1 when the splits' results lie on the calling thread's stack */
     int32_t stages;       /* CUDA: tiles of K or V that a block keeps in flight or in use */
     int32_t smem_bytes;   /* CUDA: dynamic shared memory of a block */
     int64_t tiles;        /* tiles of one (sequence, kv head) when it is q_len long */
     size_t control_bytes; /* multiples of FAI_WORKSPACE_ALIGN, as are the offsets */
     size_t partial_o_at;
-    size_t partial_lse_at;
+    size_t partial_state_at;
     size_t workspace_bytes;
 };
 
@@ -116,8 +119,8 @@ FAI_LOCAL fa_status fai_check(const fa_args *args, fai_purpose purpose, fa_args 
 /* fa_plan.c: pure. FA_OK, or why no kernel does this problem on this machine. */
 FAI_LOCAL fa_status fai_make_plan(const fa_args *a, const fai_machine *machine, fai_plan *plan);
 /* Lays out the workspace of a plan whose splits are set: control words, then for each split the o
- * and the lse of every row, row (i * heads_q + h) * q_len + r. Returns 0 when it does not fit 63
- * bits. */
+ * and the two floats of every row, row (i * heads_q + h) * q_len + r. Returns 0 when it does not
+ * fit 63 bits. */
 FAI_LOCAL int fai_plan_workspace(const fa_args *a, int64_t control_bytes, fai_plan *plan);
 FAI_LOCAL extern const fai_kernel fai_kernels[];
 FAI_LOCAL extern const int32_t fai_kernel_count;

@@ -26,8 +26,8 @@ int fai_plan_workspace(const fa_args *a, int64_t control_bytes, fai_plan *plan) 
     plan->control_bytes = (size_t)total;
     plan->partial_o_at = (size_t)total;
     if (!add_region(rows, splits * a->head_dim * 4, &total)) return 0;
-    plan->partial_lse_at = (size_t)total;
-    if (!add_region(rows, splits * 4, &total)) return 0;
+    plan->partial_state_at = (size_t)total;
+    if (!add_region(rows, splits * 8, &total)) return 0;
     plan->workspace_bytes = (size_t)total;
     return 1;
 }
@@ -50,16 +50,45 @@ static int32_t bounded_threads(const fa_args *a, const fai_plan *plan, int32_t t
     return (int32_t)fai_clamp64(threads, 1, most > 0 ? most : 1);
 }
 
-/* The CPU backend has one tile for every shape. It cuts keys only when told to: a tile's rows share
- * one pass over the keys, and bits must not depend on the number of threads. */
+/* num_splits 0: a step of few rows against many keys is a stream of bytes, and each split of it
+ * reads its keys for all heads, in the order in which (batch, seq, head, dim) has them. Follows
+ * from sizes alone, since bits must not depend on the number of threads: splits of at least 2^18
+ * elements of K, as many as their results find room for on the stack. */
+static int32_t choose_splits(const fa_args *a, int64_t rows) {
+    const double keys = (double)a->kv_len * a->head_dim * a->heads_kv * a->batch;
+    const double row_floats = (double)a->batch * a->heads_q * a->q_len * (a->head_dim + 2);
+    double splits = FAI_CPU_PARTIAL_FLOATS / (row_floats > 1 ? row_floats : 1);
+    if (rows > FAI_CPU_NARROW_ROWS) return 1;
+    if (splits > FAI_CPU_MAX_OWN_SPLITS) splits = FAI_CPU_MAX_OWN_SPLITS;
+    if (splits > keys / (1 << 18)) splits = keys / (1 << 18);
+    return splits > 1 ? (int32_t)splits : 1;
+}
+
+/* Neighbouring heads go together where their rows do, up to what a task has scratch for, and as
+ * long as everyone still has one. The bits of a head do not depend on its company. */
+static int32_t choose_task_heads(const fa_args *a, const fai_plan *plan, int64_t rows) {
+    const int64_t width = fai_ceil_div(rows > 0 ? rows : 1, 8) * 8;
+    const int64_t room =
+        FAI_CPU_TILE_ROWS * (int64_t)128 / (width * fai_ceil_div(a->head_dim, 8) * 8);
+    const int64_t workers = a->task_count > 0 ? a->task_count : plan->threads;
+    const double heads = (double)a->batch * a->heads_kv * (a->task_count > 0 ? 1 : plan->splits);
+    const int64_t stride_head = a->k.stride_head, stride_seq = a->k.stride_seq;
+    if (rows > FAI_CPU_NARROW_ROWS || stride_head < 0 || stride_head > stride_seq) return 1;
+    const double share = heads / (double)workers;
+    const int64_t most = fai_min64(fai_min64(room, FAI_CPU_TILE_ROWS / width), a->heads_kv);
+    return share >= (double)most ? (int32_t)most : share > 1 ? (int32_t)share : 1;
+}
+
+/* The CPU backend has one tile for every shape: its rows share one pass over the keys. */
 static int plan_cpu(const fa_args *a, const fai_machine *machine, fai_plan *plan) {
+    const int64_t rows = (int64_t)a->q_len * (a->heads_q / a->heads_kv);
     plan->tile_rows = FAI_CPU_TILE_ROWS;
     plan->tile_keys = FAI_CPU_TILE_KEYS;
     plan->tile_dim = a->head_dim;
     plan->pack_heads = 1;
-    plan->tiles = fai_ceil_div((int64_t)a->q_len * (a->heads_q / a->heads_kv), plan->tile_rows);
+    plan->tiles = fai_ceil_div(rows, plan->tile_rows);
     plan->splits = 1;
-    plan->why = "num_splits is 0 or 1: a row's keys are read in one pass";
+    plan->why = "a row's keys are read in one pass: the rows are many, the keys few, or so asked";
     if (a->num_splits > 1) {
         plan->splits = a->num_splits;
         plan->why = "num_splits as the caller set it";
@@ -67,12 +96,18 @@ static int plan_cpu(const fa_args *a, const fai_machine *machine, fai_plan *plan
         const int64_t splits = fai_ceil_div(a->kv_len, a->split_keys);
         plan->splits = splits > 1 ? (int32_t)splits : 1;
         plan->why = "split_keys as the caller set it";
+    } else if (a->num_splits == 0) {
+        plan->splits = choose_splits(a, rows);
+        plan->on_stack = plan->splits > 1;
+        if (plan->on_stack)
+            plan->why = "keys are split: few rows, so that threads share the reading";
     }
     plan->threads = a->task_count > 0 ? 1
                     : a->threads > 0
                         ? bounded_threads(a, plan, a->threads)
                         : bounded_threads(a, plan, useful_threads(a, machine->threads));
-    if (fai_plan_workspace(a, 0, plan)) return 1;
+    plan->task_heads = choose_task_heads(a, plan, rows);
+    if (plan->on_stack || fai_plan_workspace(a, 0, plan)) return 1;
     plan->refusal = FA_ERR_SIZE;
     plan->why = "the workspace for the splits does not fit 63 bits";
     return 0;

@@ -111,7 +111,7 @@ static const char *const explained[] = {
     "tile_keys",    "tile_dim",
     "packing",      "tiles",
     "splits=3",     "split_keys=0",
-    "threads",      "workspace_bytes=2592",
+    "threads",      "workspace_bytes=2880",
     "why",
 };
 

@@ -21,19 +21,37 @@
 #define FAI_CPU_TILE_ROWS 96
 #define FAI_CPU_TILE_KEYS 64
 #define FAI_CPU_MAX_THREADS 256
+/* A (sequence, kv head) of so few rows is bound by reading its keys: three vectors of rows, which
+ * one micro-kernel takes. */
+#define FAI_CPU_NARROW_ROWS 24
+/* Of splits that the planner chooses: their number, and the floats of their results, 128 KB of the
+ * calling thread's stack. */
+#define FAI_CPU_MAX_OWN_SPLITS 8
+#define FAI_CPU_PARTIAL_FLOATS 32768
 
-/* One unit of work: a tile of packed rows against one split's keys. */
+/* A call, and where the results of its splits lie; row (i * heads_q + h) * q_len + r of split s is
+ * row s * batch * heads_q * q_len more. */
+typedef struct fai_cpu_call {
+    const fa_args *a;
+    const fai_plan *plan;
+    float *partial_o;     /* head_dim floats a row: a sum over keys of weight * v */
+    float *partial_state; /* two floats a row: the maximum that weights refer to, their sum */
+} fai_cpu_call;
+
+/* One unit of work: a tile of packed rows of one or more neighbouring kv heads against one split's
+ * keys. */
 typedef struct fai_cpu_task {
     int64_t seq;
-    int64_t head_kv;
+    int64_t head_kv; /* the first */
+    int64_t heads;
     int64_t tile;
     int64_t split;
 } fai_cpu_task;
 
 /* What an instruction set provides. Merging joins the splits of one row that the sequence owns. */
 typedef struct fai_cpu_kernel {
-    void (*tile)(const fa_args *a, const fai_plan *plan, const fai_cpu_task *task);
-    void (*merge)(const fa_args *a, const fai_plan *plan, int64_t seq, int64_t head, int64_t row);
+    void (*tile)(const fai_cpu_call *call, const fai_cpu_task *task);
+    void (*merge)(const fai_cpu_call *call, int64_t seq, int64_t head, int64_t row);
 } fai_cpu_kernel;
 
 /* Runs every task of the call, or of its slice, on plan->threads threads. */

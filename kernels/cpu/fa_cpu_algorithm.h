@@ -9,43 +9,48 @@
  * no packing: a block of keys is a list of pointers to float32 rows, which are the caller's own
  * where that is possible and scratch where they are converted.
  *
- * With up to FAI_FEW_ROWS rows most lanes would be idle: then the lanes run along head_dim, each row
- * of K and V being read once for all rows of the tile.
+ * With up to FAI_FEW_ROWS rows most lanes would be idle: then the lanes run along head_dim, each
+ * row of K and V being read once for all rows of the tile. A narrow tile is bound by reading K and
+ * V, so its task may take several kv heads: block by block, K of every head, then V of every head,
+ * which is the order in which (batch, seq, head, dim) has them.
  *
  * Sums over keys are made in blocks, each from zero, so that rounding grows with the number of
  * blocks and not of keys. */
 #include "fa_cpu_few.h"
 #include "fa_cpu_panels.h"
 
-/* Divides row r of o by its sum and writes it and its lse, to the caller's tensors or to the
- * split's share of the workspace. A sum of 0 means no key, or none but -inf: o is 0 and lse
- * -inf.
- */
+/* Divides a row of o by the sum of its weights and writes it and its lse. A sum of 0 means no key,
+ * or none but -inf: o is 0 and lse -inf. */
+static void fai_finish_row(const fa_args *a, int64_t seq, int64_t head, int64_t place, float *row,
+                           float max, float sum) {
+    const float divisor = sum == 0 ? 1 : sum;
+    for (int32_t d = 0; d < a->head_dim; ++d) row[d] /= divisor;
+    const int64_t at = fai_q_offset(a, &a->o, seq, head, place);
+    fai_row_from_float((void *)fai_element(a->o.data, at, a->dtype), row, a->head_dim, a->dtype);
+    if (a->lse.data)
+        ((float *)a->lse.data)[fai_q_offset(a, &a->lse, seq, head, place)] = fai_log_sum(max, sum);
+}
+
+/* Row r of the head in turn: finished, or left for the merge of splits. */
 static void fai_write_row(const fai_tile *t, const fai_scratch *w, int32_t r) {
     const fa_args *a = t->a;
     float row[FAI_MAX_HEAD_DIM_CPU];
-    const float sum = w->sum[r], divisor = sum == 0 ? 1 : sum;
     const fai_panel panel = fai_panel_of(t, r);
     const float *o = t->few ? w->o + r * t->dim : w->o + panel.at * t->dim + (r - panel.at);
     const int32_t next = t->few ? 1 : panel.width;
-    for (int32_t d = 0; d < a->head_dim; ++d) row[d] = o[d * next] / divisor;
-    const float lse = fai_log_sum(w->max[r], sum);
+    float sum = w->sum[r];
+    for (int32_t i = r + t->few; t->few && i < FAI_LANES; i += t->few) sum += w->sum[i];
+    for (int32_t d = 0; d < a->head_dim; ++d) row[d] = o[d * next];
     const int64_t head = fai_head(t, r), query = fai_query(t, r);
-    if (t->plan->splits > 1) {
-        const int64_t rows = (int64_t)a->batch * a->heads_q * a->q_len;
-        const int64_t at =
-            t->task.split * rows + (t->task.seq * a->heads_q + head) * a->q_len + query;
-        char *space = (char *)a->workspace;
-        memcpy(space + t->plan->partial_o_at + (size_t)at * (size_t)a->head_dim * sizeof(float),
-               row, (size_t)a->head_dim * sizeof(float));
-        memcpy(space + t->plan->partial_lse_at + (size_t)at * sizeof(float), &lse, sizeof(float));
+    if (t->plan->splits == 1) {
+        fai_finish_row(a, t->task.seq, head, t->q_rows.begin + query, row, w->max[r], sum);
         return;
     }
-    const int64_t place = t->q_rows.begin + query;
-    const int64_t at = fai_q_offset(a, &a->o, t->task.seq, head, place);
-    fai_row_from_float((void *)fai_element(a->o.data, at, a->dtype), row, a->head_dim, a->dtype);
-    if (a->lse.data)
-        ((float *)a->lse.data)[fai_q_offset(a, &a->lse, t->task.seq, head, place)] = lse;
+    const int64_t rows = (int64_t)a->batch * a->heads_q * a->q_len;
+    const int64_t at = t->task.split * rows + (t->task.seq * a->heads_q + head) * a->q_len + query;
+    memcpy(t->call->partial_o + at * a->head_dim, row, (size_t)a->head_dim * sizeof(float));
+    t->call->partial_state[2 * at] = w->max[r];
+    t->call->partial_state[2 * at + 1] = sum;
 }
 
 /* Keys of the block at `key` that each row sees; rows that only fill a vector see what the last row
@@ -59,36 +64,50 @@ static void fai_set_limits(const fai_tile *t, fai_scratch *w, int64_t key, int32
 }
 
 /* Step 1: q. Step 2: the blocks of keys that any row sees. Step 3: o and lse. */
-static void fai_run_part(const fai_tile *t, fai_scratch *w) {
+static void fai_run_part(fai_tile *t, fai_scratch *w) {
     const fa_args *a = t->a;
-    const int64_t block = fai_block_keys(t->dim);
+    const int64_t block = fai_block_keys(t), heads = t->task.heads;
     const fai_range queries = {fai_query(t, 0), fai_query(t, t->rows - 1) + 1};
     const fai_range split = fai_split_keys(t->task.split, t->plan->splits, a->split_keys, t->kv_len,
                                            t->plan->tile_keys);
     const fai_blocks blocks = fai_key_blocks(queries, split, t->offset, t->kv_len, block);
     const int64_t end =
         fai_min64(split.end, fai_visible_keys(queries.end - 1, t->offset, t->kv_len));
-    fai_load_q(t, w);
+    for (int64_t h = 0; h < heads; ++h) {
+        fai_turn_to_head(t, w, h);
+        fai_load_q(t, w);
+    }
     if (blocks.end > 0)
         fai_look_ahead(t, &a->k, split.begin, (int32_t)fai_min64(block, end - split.begin), w);
     for (int64_t b = 0; b < blocks.end; ++b) {
         const int64_t key = split.begin + b * block, next = key + block;
         const int32_t keys = w->ahead_count;
         if (b == 0 || b >= blocks.full) fai_set_limits(t, w, key, keys);
-        fai_take_block(t, w);
+        fai_step_ahead(w);
         fai_look_ahead(t, &a->v, key, keys, w);
-        if (t->few)
-            fai_few_weights(t, w, keys);
-        else
-            fai_panel_weights(t, w, keys);
-        fai_take_block(t, w);
+        for (int64_t h = 0; h < heads; ++h) {
+            fai_turn_to_head(t, w, h);
+            fai_take_rows(t, w, keys);
+            if (t->few)
+                fai_few_weights(t, w, keys);
+            else
+                fai_panel_weights(t, w, keys);
+        }
+        fai_step_ahead(w);
         fai_look_ahead(t, &a->k, next, (int32_t)fai_clamp64(end - next, 0, block), w);
-        if (t->few)
-            fai_few_outputs(t, w, keys);
-        else
-            fai_panel_outputs(t, w);
+        for (int64_t h = 0; h < heads; ++h) {
+            fai_turn_to_head(t, w, h);
+            fai_take_rows(t, w, keys);
+            if (t->few)
+                fai_few_outputs(t, w, keys);
+            else
+                fai_panel_outputs(t, w);
+        }
     }
-    for (int32_t r = 0; r < t->rows; ++r) fai_write_row(t, w, r);
+    for (int64_t h = 0; h < heads; ++h) {
+        fai_turn_to_head(t, w, h);
+        for (int32_t r = 0; r < t->rows; ++r) fai_write_row(t, w, r);
+    }
 }
 
 /* The splits that a sequence's keys reach; those after are neither computed nor merged. */
@@ -97,9 +116,12 @@ static int64_t fai_live_splits(const fa_args *a, const fai_plan *plan, int64_t k
     return kv_len > 0 ? fai_ceil_div(kv_len, first.end) : 1;
 }
 
-static void fai_run_tile(const fa_args *a, const fai_plan *plan, const fai_cpu_task *task) {
+static void fai_run_tile(const fai_cpu_call *call, const fai_cpu_task *task) {
+    const fa_args *a = call->a;
+    const fai_plan *plan = call->plan;
     fai_scratch scratch;
     fai_tile t;
+    t.call = call;
     t.a = a;
     t.plan = plan;
     t.task = *task;
@@ -117,43 +139,32 @@ static void fai_run_tile(const fa_args *a, const fai_plan *plan, const fai_cpu_t
     const int64_t part = fai_part_rows(t.dim);
     for (t.first = begin; t.first < end; t.first += part) {
         t.rows = (int32_t)fai_min64(part, end - t.first);
-        t.few = FAI_LANES > 1 && t.rows <= FAI_FEW_ROWS;
+        t.few = FAI_LANES == 1 || t.rows > FAI_FEW_ROWS ? 0 : t.rows > 2 ? 4 : t.rows;
         t.width = fai_round_up(t.rows, FAI_LANES);
         fai_run_part(&t, &scratch);
     }
 }
 
-/* Joins the splits of one row in their order: weights exp(lse - max) over the splits that saw a
- * key. What a split without keys left in the workspace is not looked at. The first share is taken,
- * not added to 0, so that one split alone gives its own bits, -0 too. */
-static void fai_merge_row(const fa_args *a, const fai_plan *plan, int64_t seq, int64_t head,
-                          int64_t query) {
+/* Joins the splits of one row in their order, each weighed by what its maximum is to the largest.
+ */
+static void fai_merge_row(const fai_cpu_call *call, int64_t seq, int64_t head, int64_t query) {
+    const fa_args *a = call->a;
     const int64_t rows = (int64_t)a->batch * a->heads_q * a->q_len;
     const int64_t flat = (seq * a->heads_q + head) * a->q_len + query;
-    const float *o = (const float *)((const char *)a->workspace + plan->partial_o_at);
-    const float *lse = (const float *)((const char *)a->workspace + plan->partial_lse_at);
+    const float *o = call->partial_o, *state = call->partial_state;
     const fai_range keys = fai_k_rows(a, seq);
-    const int64_t live = fai_live_splits(a, plan, keys.end - keys.begin);
+    const int64_t live = fai_live_splits(a, call->plan, keys.end - keys.begin);
     float row[FAI_MAX_HEAD_DIM_CPU] = {0}, max = -INFINITY, sum = 0;
     for (int64_t s = 0; s < live; ++s) {
-        const float x = lse[s * rows + flat];
+        const float x = state[2 * (s * rows + flat)];
         max = max < x ? x : max;
     }
+    const float base = max < -FLT_MAX ? 0 : max;
     for (int64_t s = 0; s < live; ++s) {
-        const float x = lse[s * rows + flat];
-        if (x == -INFINITY) continue;
-        const float weight = fai_largest(fai_exp2(fai_splat((x - max) * FAI_LOG2_E)));
-        const float *part = o + (s * rows + flat) * a->head_dim;
-        const int is_first = sum == 0;
-        sum += weight;
-        for (int32_t d = 0; d < a->head_dim; ++d)
-            row[d] = is_first ? weight * part[d] : row[d] + weight * part[d];
+        const int64_t at = s * rows + flat;
+        const float weight = fai_largest(fai_exp2(fai_splat((state[2 * at] - base) * FAI_LOG2_E)));
+        sum += weight * state[2 * at + 1];
+        for (int32_t d = 0; d < a->head_dim; ++d) row[d] += weight * o[at * a->head_dim + d];
     }
-    const float divisor = sum == 0 ? 1 : sum;
-    for (int32_t d = 0; d < a->head_dim; ++d) row[d] /= divisor;
-    const int64_t place = fai_q_rows(a, seq).begin + query;
-    const int64_t at = fai_q_offset(a, &a->o, seq, head, place);
-    fai_row_from_float((void *)fai_element(a->o.data, at, a->dtype), row, a->head_dim, a->dtype);
-    if (a->lse.data)
-        ((float *)a->lse.data)[fai_q_offset(a, &a->lse, seq, head, place)] = fai_log_sum(max, sum);
+    fai_finish_row(a, seq, head, fai_q_rows(a, seq).begin + query, row, max, sum);
 }

@@ -8,6 +8,7 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <cpuid.h>
 #include <immintrin.h>
+#include <string.h>
 
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
@@ -20,24 +21,26 @@
 #define FAI_FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define FAI_MAX(a, b) _mm256_max_ps(b, a) /* its second operand where either is NaN */
 #define FAI_LOAD_F16(from) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(from)))
-#define FAI_SUMS(x) fai_sums_of_8(x)
+#define FAI_REPEAT(from, run) fai_repeat_avx2(from, run)
+#define FAI_PAIR_SUMS(a, b) fai_pair_sums_avx2(a, b)
+#define FAI_SWAP(x, step) fai_swap_avx2(x, step)
 
-/* [a0+a2 b0+b2 a1+a3 b1+b3] in each half, and four of a, b, c and d from two of those. */
-static inline __m256 fai_fold_pair(__m256 a, __m256 b) {
-    return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+static inline __m256 fai_repeat_avx2(const float *from, const int run) {
+    double two;
+    if (run == 1) return _mm256_broadcast_ss(from);
+    if (run == 4) return _mm256_broadcast_ps((const __m128 *)(const void *)from);
+    if (run == 8) return _mm256_loadu_ps(from);
+    memcpy(&two, from, sizeof(two));
+    return _mm256_castpd_ps(_mm256_set1_pd(two));
 }
-static inline __m256 fai_fold_four(__m256 a, __m256 b, __m256 c, __m256 d) {
-    const __m256 ab = fai_fold_pair(a, b), cd = fai_fold_pair(c, d);
-    return _mm256_add_ps(_mm256_shuffle_ps(ab, cd, _MM_SHUFFLE(1, 0, 1, 0)),
-                         _mm256_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 2, 3, 2)));
+static inline __m256 fai_pair_sums_avx2(__m256 a, __m256 b) {
+    const __m256d halves = _mm256_castps_pd(_mm256_hadd_ps(a, b)); /* a0 b0 | a1 b1 */
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(halves, _MM_SHUFFLE(3, 1, 2, 0)));
 }
-/* The halves of a vector go first: [a0+a4 a1+a5 ... | b0+b4 ...]. */
-static inline __m256 fai_fold_halves(__m256 a, __m256 b) {
-    return _mm256_add_ps(_mm256_blend_ps(a, b, 0xf0), _mm256_permute2f128_ps(a, b, 0x21));
-}
-static inline __m256 fai_sums_of_8(const __m256 *x) {
-    return fai_fold_four(fai_fold_halves(x[0], x[4]), fai_fold_halves(x[1], x[5]),
-                         fai_fold_halves(x[2], x[6]), fai_fold_halves(x[3], x[7]));
+static inline __m256 fai_swap_avx2(__m256 x, const int step) {
+    if (step == 4) return _mm256_permute2f128_ps(x, x, 1);
+    return step == 2 ? _mm256_permute_ps(x, _MM_SHUFFLE(1, 0, 3, 2))
+                     : _mm256_permute_ps(x, _MM_SHUFFLE(2, 3, 0, 1));
 }
 #include "fa_cpu_algorithm.h"
 

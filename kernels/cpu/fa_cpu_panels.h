@@ -5,7 +5,7 @@
 #ifndef FA_CPU_PANELS_H
 #define FA_CPU_PANELS_H
 
-#include "fa_cpu_tile.h"
+#include "fa_cpu_softmax.h"
 
 /* S[key][row] = scale * K[key] . Q[row] for `step` keys and `span` vectors of rows. */
 FAI_INLINE void fai_score_step(const float *const *rows, const float *q, int32_t dim, float scale,
@@ -47,61 +47,22 @@ FAI_INLINE void fai_output_step(const float *const *rows, int32_t at, const floa
         }
 }
 
-/* Makes weights of one vector of rows' scores. Where a limit is given, key j of the block counts
- * for a row when j < limit: others become -inf, whatever they were. While a row has seen nothing
- * but -inf, 0 stands in for its maximum, for -inf - -inf is NaN. */
-static void fai_softmax_lanes(float *s, int32_t keys, int32_t width, const int32_t *limit,
-                              float *max, float *sum, float *factor) {
-    const fai_vec nothing = fai_splat(-INFINITY), old_max = fai_load(max);
-    fai_vec new_max = old_max;
-    fai_ints seen = {0};
-    if (limit) memcpy(&seen, limit, sizeof(seen));
-    for (int32_t j = 0; j < keys; ++j) {
-        fai_vec x = fai_load(s + j * width);
-        if (limit) {
-            x = fai_select(fai_less_ints(j - (fai_ints){0}, seen), x, nothing);
-            fai_store(s + j * width, x);
-        }
-        new_max = FAI_MAX(new_max, x);
-    }
-    const fai_vec base = fai_select(fai_less(new_max, fai_splat(-FLT_MAX)), fai_splat(0), new_max);
-    const fai_vec change = fai_exp2((old_max - base) * fai_splat(FAI_LOG2_E));
-    fai_vec block = fai_splat(0);
-    for (int32_t j = 0; j < keys; ++j) {
-        const fai_vec p = fai_exp2((fai_load(s + j * width) - base) * fai_splat(FAI_LOG2_E));
-        fai_store(s + j * width, p);
-        block += p;
-    }
-    fai_store(max, new_max);
-    fai_store(factor, change);
-    fai_store(sum, FAI_FMA(fai_load(sum), change, block));
-}
-
 /* A panel's scores, and its share of o. The block ahead is fetched along with the first panel. */
 FAI_INLINE void fai_scores(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys,
                            const int step, const int span) {
     for (int32_t j = 0; j < keys; j += step) {
-        if (at == 0) fai_fetch(t, w, j, j + step);
+        if (at == 0) fai_fetch(t, w, step);
         fai_score_step(w->rows + j, w->q + at * t->dim, t->a->head_dim, t->a->scale,
                        w->s + at * FAI_CPU_TILE_KEYS + j * span * FAI_LANES, step, span);
     }
 }
 FAI_INLINE void fai_outputs(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys,
                             const int step, const int span) {
-    const int32_t fetched = fai_round_up(FAI_CPU_TILE_KEYS * step, t->dim) / t->dim;
+    const int32_t fetched = fai_round_up(w->ahead_count * step, t->dim) / t->dim;
     for (int32_t d = 0; d < t->dim; d += step) {
-        if (at == 0) fai_fetch(t, w, d / step * fetched, (d / step + 1) * fetched);
+        if (at == 0) fai_fetch(t, w, fetched);
         fai_output_step(w->rows, d, w->s + at * FAI_CPU_TILE_KEYS, keys, w->factor + at,
                         w->o + at * t->dim + d * span * FAI_LANES, step, span);
-    }
-}
-
-static void fai_range_of_limits(const int32_t *limit, int32_t count, int32_t *least,
-                                int32_t *most) {
-    *least = *most = limit[0];
-    for (int32_t r = 1; r < count; ++r) {
-        *least = limit[r] < *least ? limit[r] : *least;
-        *most = limit[r] > *most ? limit[r] : *most;
     }
 }
 
@@ -136,9 +97,9 @@ static void fai_panel_weights(const fai_tile *t, fai_scratch *w, int32_t keys) {
         fai_range_of_limits(w->limit + p.at, p.width, &least, &most);
         scores[p.width / FAI_LANES - 1](t, w, p.at, most);
         for (int32_t c = 0; c < p.width; c += FAI_LANES)
-            fai_softmax_lanes(w->s + p.at * FAI_CPU_TILE_KEYS + c, most, p.width,
-                              least < keys ? w->limit + p.at + c : NULL, w->max + p.at + c,
-                              w->sum + p.at + c, w->factor + p.at + c);
+            fai_softmax(w->s + p.at * FAI_CPU_TILE_KEYS + c, most, p.width,
+                        least < keys ? w->limit + p.at + c : NULL, w->max + p.at + c,
+                        w->sum + p.at + c, w->factor + p.at + c, FAI_LANES);
     }
 }
 static void fai_panel_outputs(const fai_tile *t, fai_scratch *w) {

@@ -22,33 +22,41 @@ FA_STATIC_ASSERT(FAI_MAX_HEAD_DIM_CPU <= 4 * FAI_WHOLE_ROWS_DIM &&
                      FAI_CPU_TILE_KEYS % 2 == 0,
                  the_scratch_holds_every_head_dim);
 
-/* What a tile keeps on the stack: 187 KB. */
+/* What a task keeps on the stack: 188 KB. The heads of a narrow tile share it. */
 typedef struct fai_scratch {
-    float q[FAI_Q_FLOATS] FAI_ALIGNED;
-    float o[FAI_Q_FLOATS] FAI_ALIGNED;
+    float q_of_heads[FAI_Q_FLOATS] FAI_ALIGNED;
+    float o_of_heads[FAI_Q_FLOATS] FAI_ALIGNED;
     float kv[FAI_KV_FLOATS] FAI_ALIGNED; /* a block of K, then of V, unless it is read in place */
-    float s[FAI_CPU_TILE_KEYS * FAI_CPU_TILE_ROWS] FAI_ALIGNED;
-    float max[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
-    float sum[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
-    float factor[FAI_CPU_TILE_ROWS] FAI_ALIGNED;  /* what a new maximum makes of sum and o */
+    float s_of_heads[FAI_CPU_TILE_KEYS * FAI_CPU_TILE_ROWS] FAI_ALIGNED;
+    float max_of_heads[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
+    float sum_of_heads[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
+    float factor_of_heads[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
     int32_t limit[FAI_CPU_TILE_ROWS] FAI_ALIGNED; /* keys of the block that each row sees */
-    const float *rows[FAI_CPU_TILE_KEYS];         /* the block that is worked on, in float32 */
-    const void *ahead[FAI_CPU_TILE_KEYS];         /* the block after it, as the caller has it */
-    int32_t ahead_count;
+    const float *rows[FAI_CPU_TILE_KEYS];         /* of the head in turn, in float32 */
+    /* The head in turn. */
+    float *q, *o, *s, *max, *sum;
+    float *factor; /* what a new maximum makes of sum and o */
+    /* Rows of the first head as the caller has them: of the block that is worked on, and of the one
+     * after it, which is fetched meanwhile, the heads of a key together. */
+    const char *here[FAI_CPU_TILE_KEYS], *ahead[FAI_CPU_TILE_KEYS];
+    int64_t here_stride, ahead_stride; /* bytes from a head's row to the next head's */
+    int32_t ahead_count, fetched_keys, fetched_heads;
 } fai_scratch;
 
 /* A tile, or a part of it, in the packed rows of one (sequence, kv head). */
 typedef struct fai_tile {
+    const fai_cpu_call *call;
     const fa_args *a;
     const fai_plan *plan;
     fai_cpu_task task;
     fai_range q_rows, k_rows; /* of the sequence, as places in the views */
     int64_t q_len, kv_len, offset, group;
-    int64_t first; /* packed row: query first / group, head first % group of the group */
+    int64_t head_kv; /* in turn */
+    int64_t first;   /* packed row: query first / group, head first % group of the group */
     int32_t rows;
-    int32_t width;    /* rows, padded to whole vectors */
-    int32_t dim;      /* head_dim, padded */
-    int32_t few;      /* 1: the lanes do not hold rows */
+    int32_t width; /* rows, padded to whole vectors */
+    int32_t dim;   /* head_dim, padded */
+    int32_t few;   /* rows as a step for few rows takes them: 1, 2 or 4; 0: the lanes hold rows */
     int32_t row_size; /* bytes of a row of K or V */
 } fai_tile;
 
@@ -64,15 +72,18 @@ static inline int32_t fai_part_rows(int32_t dim) {
            : dim <= 2 * FAI_WHOLE_ROWS_DIM ? FAI_CPU_TILE_ROWS / 2
                                            : FAI_CPU_TILE_ROWS / 4;
 }
-static inline int32_t fai_block_keys(int32_t dim) {
-    return dim <= FAI_WHOLE_KEYS_DIM ? FAI_CPU_TILE_KEYS : FAI_CPU_TILE_KEYS / 2;
+/* Half a block where the keys of many heads go through the L2 together. */
+static inline int32_t fai_block_keys(const fai_tile *t) {
+    const int is_narrow = t->q_len * t->group <= FAI_CPU_NARROW_ROWS;
+    const int64_t dim = is_narrow ? t->dim * t->a->heads_kv : t->dim;
+    return dim > FAI_WHOLE_KEYS_DIM ? FAI_CPU_TILE_KEYS / 2 : FAI_CPU_TILE_KEYS;
 }
 static inline int32_t fai_round_up(int32_t x, int32_t unit) { return (x + unit - 1) / unit * unit; }
 static inline int64_t fai_query(const fai_tile *t, int32_t row) {
     return (t->first + row) / t->group;
 }
 static inline int64_t fai_head(const fai_tile *t, int32_t row) {
-    return t->task.head_kv * t->group + (t->first + row) % t->group;
+    return t->head_kv * t->group + (t->first + row) % t->group;
 }
 static inline const void *fai_element(const void *data, int64_t at, int32_t dtype) {
     return (const char *)data + at * (dtype == FA_DTYPE_F32 ? 4 : 2);
@@ -92,6 +103,18 @@ static inline fai_panel fai_panel_of(const fai_tile *t, int32_t row) {
     return panel;
 }
 
+/* The head's part of what the heads share. */
+static void fai_turn_to_head(fai_tile *t, fai_scratch *w, int64_t index) {
+    const int64_t at = index * t->width;
+    t->head_kv = t->task.head_kv + index;
+    w->q = w->q_of_heads + at * t->dim;
+    w->o = w->o_of_heads + at * t->dim;
+    w->s = w->s_of_heads + at * FAI_CPU_TILE_KEYS;
+    w->max = w->max_of_heads + at;
+    w->sum = w->sum_of_heads + at;
+    w->factor = w->factor_of_heads + at;
+}
+
 static void fai_load_q(const fai_tile *t, fai_scratch *w) {
     const fa_args *a = t->a;
     float row[FAI_MAX_HEAD_DIM_CPU];
@@ -105,15 +128,23 @@ static void fai_load_q(const fai_tile *t, fai_scratch *w) {
         const int64_t at =
             fai_q_offset(a, &a->q, t->task.seq, fai_head(t, r), t->q_rows.begin + fai_query(t, r));
         const void *from = fai_element(a->q.data, at, a->dtype);
+        fai_row_to_float(row, from, a->head_dim, a->dtype);
         if (t->few) {
-            fai_row_to_float(w->q + r * t->dim, from, a->head_dim, a->dtype);
+            const int32_t run = FAI_LANES / t->few;
+            for (int32_t d = 0; d < a->head_dim; ++d)
+                w->q[d / run * FAI_LANES + r * run + d % run] = row[d];
             continue;
         }
         const fai_panel panel = fai_panel_of(t, r);
         float *to = w->q + panel.at * t->dim + (r - panel.at);
-        fai_row_to_float(row, from, a->head_dim, a->dtype);
         for (int32_t d = 0; d < a->head_dim; ++d) to[d * panel.width] = row[d];
     }
+}
+
+/* Makes the block that was ahead the one to work on. */
+static void fai_step_ahead(fai_scratch *w) {
+    memcpy(w->here, w->ahead, (size_t)w->ahead_count * sizeof(w->ahead[0]));
+    w->here_stride = w->ahead_stride;
 }
 
 /* Notes where the next `keys` rows of K or V lie; the micro-kernels then fetch them while they work
@@ -121,38 +152,45 @@ static void fai_load_q(const fai_tile *t, fai_scratch *w) {
 static void fai_look_ahead(const fai_tile *t, const fa_view *view, int64_t key, int32_t keys,
                            fai_scratch *w) {
     const fa_args *a = t->a;
-    const int64_t stride_bytes = view->stride_seq * (a->dtype == FA_DTYPE_F32 ? 4 : 2);
+    const int64_t size = a->dtype == FA_DTYPE_F32 ? 4 : 2;
     for (int32_t j = 0; j < keys;) {
         const int64_t row = t->k_rows.begin + key + j;
         const int64_t run = a->page_size > 0 ? a->page_size - row % a->page_size : keys;
         const int32_t end = (int32_t)fai_min64(j + run, keys);
         const char *from = (const char *)fai_element(
             view->data, fai_kv_offset(a, view, t->task.seq, t->task.head_kv, row), a->dtype);
-        for (int64_t at = 0; j < end; ++j, at += stride_bytes) w->ahead[j] = from + at;
+        for (int64_t at = 0; j < end; ++j, at += view->stride_seq * size) w->ahead[j] = from + at;
     }
+    w->ahead_stride = view->stride_head * size;
     w->ahead_count = keys;
-}
-static inline void fai_fetch(const fai_tile *t, const fai_scratch *w, int32_t begin, int32_t end) {
-    for (int32_t j = begin; j < end && j < w->ahead_count; ++j)
-        for (int32_t at = 0; at < t->row_size; at += 64)
-            FAI_PREFETCH((const char *)w->ahead[j] + at);
+    w->fetched_keys = w->fetched_heads = 0;
 }
 
-/* Makes the block that was ahead the one to work on, and repeats its last row up to a whole step.
- * Float32 rows of whole vectors are read where they are when the tile is narrow; otherwise copies
- * are better: rows that lie a power of two apart fall on few lines of the cache. */
-static void fai_take_block(const fai_tile *t, fai_scratch *w) {
+/* Fetches the next `count` of the rows ahead. */
+static inline void fai_fetch(const fai_tile *t, fai_scratch *w, int32_t count) {
+    for (; count > 0 && w->fetched_keys < w->ahead_count; --count) {
+        const char *row = w->ahead[w->fetched_keys] + w->fetched_heads * w->ahead_stride;
+        for (int32_t at = 0; at < t->row_size; at += 64) FAI_PREFETCH(row + at);
+        if (++w->fetched_heads < t->task.heads) continue;
+        w->fetched_heads = 0;
+        ++w->fetched_keys;
+    }
+}
+
+/* The rows of the head in turn, the last one repeated up to a whole step. Float32 rows of whole
+ * vectors are read where they are when the tile is narrow; otherwise copies are better: rows that
+ * lie a power of two apart fall on few lines of the cache. */
+static void fai_take_rows(const fai_tile *t, fai_scratch *w, int32_t keys) {
     const fa_args *a = t->a;
     const int in_place =
         a->dtype == FA_DTYPE_F32 && a->head_dim == t->dim && t->width <= FAI_MAX_SPAN * FAI_LANES;
+    const int64_t head_at = (t->head_kv - t->task.head_kv) * w->here_stride;
     int32_t j = 0;
-    if (in_place) {
-        memcpy(w->rows, w->ahead, (size_t)w->ahead_count * sizeof(w->ahead[0]));
-        j = w->ahead_count;
-    }
-    for (; j < w->ahead_count; ++j) {
+    if (in_place)
+        for (; j < keys; ++j) w->rows[j] = (const float *)(const void *)(w->here[j] + head_at);
+    for (; j < keys; ++j) {
         float *to = w->kv + j * t->dim;
-        fai_row_to_float(to, w->ahead[j], a->head_dim, a->dtype);
+        fai_row_to_float(to, w->here[j] + head_at, a->head_dim, a->dtype);
         for (int32_t d = a->head_dim; d < t->dim; ++d) to[d] = 0;
         w->rows[j] = to;
     }

@@ -89,14 +89,6 @@ FAI_INLINE fai_vec fai_select(fai_bits mask, fai_vec yes, fai_vec no) {
 #define FAI_MAX(a, b) fai_select(fai_less(a, b), b, a)
 #endif
 
-/* The lanes in a fixed order of pairs, the same for every instruction set of one width. */
-FAI_INLINE float fai_sum(fai_vec x) {
-    float lane[FAI_LANES];
-    memcpy(lane, &x, sizeof(lane));
-    for (int step = FAI_LANES / 2; step > 0; step /= 2)
-        for (int i = 0; i < step; ++i) lane[i] += lane[i + step];
-    return lane[0];
-}
 FAI_INLINE float fai_largest(fai_vec x) {
     float lane[FAI_LANES];
     memcpy(lane, &x, sizeof(lane));
@@ -104,19 +96,45 @@ FAI_INLINE float fai_largest(fai_vec x) {
     return lane[0];
 }
 
-/* Lane i is the sum of x[i], of FAI_LANES vectors, in the order of fai_sum: a tree of shuffles for
- * all of them costs about what fai_sum costs for one. */
-FAI_INLINE fai_vec fai_sums(const fai_vec *x) {
-#if defined(FAI_SUMS)
-    return FAI_SUMS(x);
-#elif defined(FAI_SHUFFLE) && FAI_LANES == 4
-    const fai_vec a = FAI_SHUFFLE(x[0], x[1], 0, 4, 1, 5) + FAI_SHUFFLE(x[0], x[1], 2, 6, 3, 7);
-    const fai_vec b = FAI_SHUFFLE(x[2], x[3], 0, 4, 1, 5) + FAI_SHUFFLE(x[2], x[3], 2, 6, 3, 7);
-    return FAI_SHUFFLE(a, b, 0, 1, 4, 5) + FAI_SHUFFLE(a, b, 2, 3, 6, 7);
+/* `run` neighbouring floats, over and over; run is known when this is compiled. */
+FAI_INLINE fai_vec fai_repeat(const float *from, const int run) {
+#ifdef FAI_REPEAT
+    return FAI_REPEAT(from, run);
 #else
     float lane[FAI_LANES];
-    for (int i = 0; i < FAI_LANES; ++i) lane[i] = fai_sum(x[i]);
+    if (run == 1) return fai_splat(*from);
+    if (run == FAI_LANES) return fai_load(from);
+    for (int i = 0; i < FAI_LANES; ++i) lane[i] = from[i % run];
     return fai_load(lane);
+#endif
+}
+
+/* The sums of neighbouring lanes: a0 + a1, a2 + a3 ... b0 + b1 ... */
+FAI_INLINE fai_vec fai_pair_sums(fai_vec a, fai_vec b) {
+#if defined(FAI_PAIR_SUMS)
+    return FAI_PAIR_SUMS(a, b);
+#elif defined(FAI_SHUFFLE) && FAI_LANES == 4
+    return FAI_SHUFFLE(a, b, 0, 2, 4, 6) + FAI_SHUFFLE(a, b, 1, 3, 5, 7);
+#else
+    float lane[2 * FAI_LANES], sum[FAI_LANES];
+    memcpy(lane, &a, sizeof(a));
+    memcpy(lane + FAI_LANES, &b, sizeof(b));
+    for (int i = 0; i < FAI_LANES; ++i) sum[i] = lane[2 * i] + lane[2 * i + 1];
+    return fai_load(sum);
+#endif
+}
+
+/* Lane i from lane i ^ step, for a step of 1, 2, 4 ... known when this is compiled. */
+FAI_INLINE fai_vec fai_swap(fai_vec x, const int step) {
+#ifdef FAI_SWAP
+    return FAI_SWAP(x, step);
+#elif defined(FAI_SHUFFLE) && FAI_LANES == 4
+    return step == 2 ? FAI_SHUFFLE(x, x, 2, 3, 0, 1) : FAI_SHUFFLE(x, x, 1, 0, 3, 2);
+#else
+    float lane[FAI_LANES], swapped[FAI_LANES];
+    memcpy(lane, &x, sizeof(x));
+    for (int i = 0; i < FAI_LANES; ++i) swapped[i] = lane[i ^ step];
+    return fai_load(swapped);
 #endif
 }
 

@@ -162,7 +162,7 @@ fai_cuda_params make_params(const fa_args *a, const fai_plan *plan, int64_t slot
     char *workspace = static_cast<char *>(a->workspace);
     if (last_arriver) p.control = reinterpret_cast<uint32_t *>(workspace);
     p.partial_o = reinterpret_cast<float *>(workspace + plan->partial_o_at);
-    p.partial_lse = reinterpret_cast<float *>(workspace + plan->partial_lse_at);
+    p.partial_lse = reinterpret_cast<float *>(workspace + plan->partial_state_at);
     return p;
 }
 
