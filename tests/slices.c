@@ -22,6 +22,7 @@ typedef struct problem {
 static const problem problems[] = {
     {"prefill", FA_DTYPE_F32, 1, 4, 2, 64, 150, 150, 1, 0, 0},
     {"decode", FA_DTYPE_BF16, 9, 8, 2, 128, 1, 333, 1, 0, 0},
+    {"long cache", FA_DTYPE_BF16, 1, 10, 5, 64, 2, 4000, 0, 0, 0}, /* split by the library */
     {"ragged", FA_DTYPE_F16, 4, 6, 3, 40, 33, 100, 1, 1, 0},
     {"paged", FA_DTYPE_BF16, 3, 5, 1, 72, 20, 130, 0, 1, 1},
     {"splits", FA_DTYPE_F16, 2, 4, 2, 64, 7, 300, 4, 0, 0}, /* not for slices */

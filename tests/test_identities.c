@@ -263,6 +263,10 @@ Test(bits, threads_and_task_slices_do_not_change_them) {
                      cuts[cut]);
             expect_same_with(line, "threads=1", cuts[cut]);
         }
+        /* Few rows and many keys: split by the library, several heads a task. */
+        snprintf(line, sizeof line, "%s b=1 hq=10 hkv=5 d=64 q=2 kv=4000", prefix);
+        for (size_t way = 0; way < sizeof ways / sizeof *ways; ++way)
+            expect_same_with(line, ways[way], ways[way]);
     }
 }
 

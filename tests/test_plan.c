@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fa_internal.h"
+#include "cpu/fa_cpu.h"
 
 __extension__ typedef __int128 wide;
 
@@ -140,6 +140,35 @@ Test(plan, split_keys_cuts_at_its_multiples) {
                 cr_assert(p.splits == (want > 1 ? want : 1), "%d", p.splits);
                 check_layout(&a, &p);
             }
+}
+
+/* The library's own splits: from sizes alone, on the stack and within its bounds, and each of at
+ * least 2^18 elements of K. */
+Test(plan, the_cpu_splits_long_caches_of_few_rows) {
+    const struct {
+        shape s; /* batch, heads_q, heads_kv, q_len, kv_len, head_dim */
+        int32_t splits;
+    } cases[] = {
+        {{1, 8, 2, 1, 1024, 128}, 1},      {{1, 8, 2, 1, 4096, 128}, 4},
+        {{1, 8, 2, 1, 1 << 20, 128}, 8},   {{1, 8, 2, 6, 16384, 128}, 5},
+        {{1, 8, 2, 7, 16384, 128}, 1},     {{1, 32, 8, 1, 16384, 128}, 7},
+        {{1000, 32, 8, 1, 16384, 128}, 1}, {{1, 1, 1, 1, 2147483647, 512}, 8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const fa_args a = call_of(&cases[i].s, &machines[0]);
+        for (int32_t threads = 1; threads <= 64; threads *= 8) {
+            fai_machine machine = machines[0];
+            fai_plan p;
+            machine.threads = threads;
+            must_plan(&a, &machine, &p);
+            cr_assert(p.splits == cases[i].splits, "case %zu: %d splits, not %d", i, p.splits,
+                      cases[i].splits);
+            cr_assert(p.workspace_bytes == 0 && p.on_stack == (p.splits > 1));
+            cr_assert(p.splits * row_count(&a) * (a.head_dim + 2) <= FAI_CPU_PARTIAL_FLOATS ||
+                      !p.on_stack);
+            cr_assert(p.task_heads >= 1 && p.task_heads <= a.heads_kv);
+        }
+    }
 }
 
 Test(workspace, does_not_depend_on_pointers_or_strides) {
