@@ -126,7 +126,8 @@ FAI_LOCAL extern const fai_kernel fai_kernels[];
 FAI_LOCAL extern const int32_t fai_kernel_count;
 
 #ifdef FA_TEST_HOOKS
-/* Only in test builds: this thread's calls use the named kernel or fail; null ends it. */
+/* Only in test builds: this thread's calls ask the named kernel first and then those after it in
+ * the table, never those before: what a family leaves to the next is tested too. Null ends it. */
 FA_API void fai_test_force_kernel(const char *name);
 #endif
 

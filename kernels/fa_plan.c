@@ -130,25 +130,25 @@ const fai_kernel fai_kernels[] = {
 };
 const int32_t fai_kernel_count = (int32_t)(sizeof(fai_kernels) / sizeof(fai_kernels[0]));
 
+/* The first row that is asked. */
 #ifdef FA_TEST_HOOKS
 static FAI_THREAD_LOCAL const char *forced_kernel;
 void fai_test_force_kernel(const char *name) { forced_kernel = name; }
-static int is_allowed(const fai_kernel *kernel) {
-    return !forced_kernel || strcmp(forced_kernel, kernel->name) == 0;
+static int32_t first_row(void) {
+    int32_t i = 0;
+    while (forced_kernel && i < fai_kernel_count && strcmp(forced_kernel, fai_kernels[i].name)) ++i;
+    return i;
 }
 #else
-static int is_allowed(const fai_kernel *kernel) {
-    (void)kernel;
-    return 1;
-}
+static int32_t first_row(void) { return 0; }
 #endif
 
 fa_status fai_make_plan(const fa_args *a, const fai_machine *machine, fai_plan *plan) {
     fa_status refusal = FA_ERR_UNSUPPORTED;
-    const char *why = "no kernel of this name and device";
-    for (int32_t i = 0; i < fai_kernel_count; ++i) {
+    const char *why = "no kernel of this name or after it is for the device";
+    for (int32_t i = first_row(); i < fai_kernel_count; ++i) {
         const fai_kernel *kernel = &fai_kernels[i];
-        if (kernel->device != a->device || !is_allowed(kernel)) continue;
+        if (kernel->device != a->device) continue;
         memset(plan, 0, sizeof(*plan));
         plan->kernel = kernel;
         if (kernel->plan(a, machine, plan)) return FA_OK;
