@@ -237,8 +237,13 @@ def peer_row(point, record):
     return {key: str(value) for key, value in row.items()}
 
 
+def done_by(peer, points):
+    """A peer that cannot do a call leaves its cell empty."""
+    return [p for p in points if p[f"{peer}_us"]]
+
+
 def mean_ratio(points, peer):
-    logs = [math.log(p[f"{peer}_us"] / p["ours_us"]) for p in points if p[f"{peer}_us"]]
+    logs = [math.log(p[f"{peer}_us"] / p["ours_us"]) for p in done_by(peer, points)]
     return math.exp(sum(logs) / len(logs))
 
 
@@ -273,8 +278,9 @@ def peer_section(record):
     grids = peer_grids(record)
     parts.append(page.tiles([(f"{mean_ratio(points, peer):.2f}x",
                               f"{peer_name(peer)}'s time over ours, grid {grid}, geometric mean of "
-                              f"{len(points)}")
-                             for peer in peers for grid, points in grids.items()]))
+                              f"{len(done_by(peer, points))}")
+                             for peer in peers for grid, points in grids.items()
+                             if done_by(peer, points)]))
     parts.append("<details open><summary>what was measured</summary>" + "".join(
         f'<p class="note">{page.escape(note)}</p>' for note in [title, *notes]) + "</details>")
     for grid, points in grids.items():
