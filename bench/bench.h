@@ -131,6 +131,12 @@ extern const fb_device fb_device_cpu;
 extern const fb_device fb_device_cuda;
 #endif
 
+/* read_cuda.cu, on the current device and the default stream. Both start a kernel and return CUDA's
+ * error number: a read of all bytes, and a kernel that does nothing. */
+int fb_cuda_read(const void *memory, size_t bytes);
+int fb_cuda_empty(void);
+int fb_cuda_reads_in_bulk(void); /* else with plain loads, which are slower on sm_90 */
+
 /* ceiling_cpu.c: best of a few passes, on all threads */
 double fb_cpu_flops_per_second(int quick, const char **isa, double *disturbance);
 double fb_cpu_read_bytes_per_second(size_t bytes, int quick);

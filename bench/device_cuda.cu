@@ -1,7 +1,7 @@
 /* device_cuda.cu - one NVIDIA GPU as a device to measure: memory, events, L2 flush, ceilings.
  *
- * Inputs come from cuRAND, the matmul ceiling from cuBLAS, the read ceiling from a kernel here that
- * keeps bulk copies in flight. It changes when a new architecture reads or multiplies otherwise. */
+ * Inputs come from cuRAND, the matmul ceiling from cuBLAS, the read ceiling from
+ * read_cuda.cu. It changes when what is measured of a device does. */
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -30,14 +30,10 @@ void must(cudaError_t error, const char *what) {
 
 cudaDeviceProp device;
 cudaEvent_t event_begin, event_end;
-unsigned *sink;    /* one word that no kernel ever writes in practice, so that reads stay */
-bool bulk_reads;   /* bulk_kernel is compiled for this GPU */
-uint4 *flush_data; /* much larger than the L2 */
+void *flush_data; /* much larger than the L2 */
 size_t flush_bytes;
 
 /* ---- kernels ---- */
-
-__global__ void empty_kernel() {}
 
 /* Busy for ns, so that the host is ahead when the clock starts: else a short call's time would hold
  * its own launch latency. */
@@ -54,83 +50,6 @@ template <typename element> __global__ void round_kernel(element *to, const floa
         to[i] = element(from[i]);
 }
 
-/* Grid: any; each thread has 8 loads of 16 bytes in flight. */
-__global__ void __launch_bounds__(256) load_kernel(const uint4 *data, size_t count, unsigned *out) {
-    const size_t step = (size_t)gridDim.x * blockDim.x;
-    uint4 sum = make_uint4(0, 0, 0, 0);
-    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
-    for (; i + 7 * step < count; i += 8 * step) {
-        uint4 part[8];
-#pragma unroll
-        for (int j = 0; j < 8; j++) part[j] = __ldg(data + i + j * step);
-#pragma unroll
-        for (int j = 0; j < 8; j++) sum.x ^= part[j].x ^ part[j].y ^ part[j].z ^ part[j].w;
-    }
-    for (; i < count; i += step) sum.x ^= __ldg(data + i).x;
-    if (sum.x == 0x5eed1e55) *out = sum.x;
-}
-
-constexpr int kTileBytes = 32768, kStages = 6;
-constexpr int kBulkSmemBytes = kStages * kTileBytes;
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ void barrier_init(unsigned barrier) {
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier));
-}
-__device__ void barrier_expect(unsigned barrier, unsigned bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-}
-__device__ void barrier_wait(unsigned barrier, unsigned parity) {
-    unsigned done = 0;
-    while (!done)
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2;"
-                     " selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-}
-__device__ void bulk_load(unsigned to, const void *from, unsigned bytes, unsigned barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 " [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-#endif
-
-/* Grid: one block an SM; block b reads tiles b, b + gridDim.x, ... with kStages in flight. Plain
- * loads reach some 8 % less on sm_90. Empty below sm_90: the host then takes load_kernel. */
-__global__ void __launch_bounds__(128) bulk_kernel(const char *data, size_t tiles, unsigned *out) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    extern __shared__ __align__(128) char stage[];
-    __shared__ __align__(8) unsigned long long barriers[kStages];
-    const int count = blockIdx.x < tiles ? (int)((tiles - blockIdx.x - 1) / gridDim.x + 1) : 0;
-    auto load = [&](int i) {
-        const unsigned barrier = shared_address(&barriers[i % kStages]);
-        barrier_expect(barrier, kTileBytes);
-        bulk_load(shared_address(stage + i % kStages * kTileBytes),
-                  data + (blockIdx.x + (size_t)i * gridDim.x) * kTileBytes, kTileBytes, barrier);
-    };
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < kStages; s++) barrier_init(shared_address(&barriers[s]));
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        for (int i = 0; i < kStages && i < count; i++) load(i);
-    }
-    __syncthreads();
-    unsigned sum = 0;
-    for (int i = 0; i < count; i++) {
-        barrier_wait(shared_address(&barriers[i % kStages]), i / kStages & 1);
-        sum ^= *(volatile unsigned *)(stage + i % kStages * kTileBytes + threadIdx.x * 16);
-        __syncthreads();
-        if (threadIdx.x == 0 && i + kStages < count) load(i + kStages);
-    }
-    if (sum == 0x5eed1e55) *out = sum;
-#else
-    (void)data, (void)tiles, (void)out;
-#endif
-}
-
 /* ---- memory ---- */
 
 int cuda_open() {
@@ -140,14 +59,6 @@ int cuda_open() {
     must(cudaGetDeviceProperties(&device, 0), "device 0");
     must(cudaEventCreate(&event_begin), "event");
     must(cudaEventCreate(&event_end), "event");
-    must(cudaMalloc(&sink, sizeof *sink), "memory");
-    cudaFuncAttributes built;
-    must(cudaFuncGetAttributes(&built, bulk_kernel), "bulk_kernel");
-    bulk_reads = built.ptxVersion >= 90;
-    if (bulk_reads)
-        must(cudaFuncSetAttribute(bulk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  kBulkSmemBytes),
-             "shared memory");
     flush_bytes = std::max((size_t)8 * device.l2CacheSize, (size_t)256 << 20);
     must(cudaMalloc(&flush_data, flush_bytes), "memory for the L2 flush");
     must(cudaMemset(flush_data, 1, flush_bytes), "memory for the L2 flush");
@@ -206,19 +117,11 @@ void cuda_fill_normal(void *memory, int64_t count, int32_t dtype, uint64_t seed)
 
 /* ---- time ---- */
 
-/* Bytes beyond the last whole tile are left out: at most a hundredth from 4 MB on. */
 void cuda_read(const void *memory, size_t bytes) {
-    const int sms = device.multiProcessorCount;
-    if (bulk_reads && bytes >= kTileBytes)
-        bulk_kernel<<<sms, 128, kBulkSmemBytes>>>((const char *)memory, bytes / kTileBytes, sink);
-    else
-        load_kernel<<<8 * sms, 256>>>((const uint4 *)memory, bytes / sizeof(uint4), sink);
+    must((cudaError_t)fb_cuda_read(memory, bytes), "read");
 }
 
-void cuda_flush() {
-    load_kernel<<<8 * device.multiProcessorCount, 256>>>(flush_data, flush_bytes / sizeof(uint4),
-                                                         sink);
-}
+void cuda_flush() { cuda_read(flush_data, flush_bytes); }
 
 double cuda_time_us(fb_action action, void *context, int *failed) {
     float ms = 0;
@@ -281,12 +184,12 @@ void cuda_ceilings(fb_ceilings *c, int32_t dtype, int quick) {
     cuda_release(data);
     /* The slope: what a launch costs is in each group's own read. */
     c->memory_bytes_per_second = (double)(large - small) / (1e-6 * (large_us - small_us));
-    c->fixed_us = cold_us(25, [] { empty_kernel<<<device.multiProcessorCount, 128>>>(); });
+    c->fixed_us = cold_us(25, [] { must((cudaError_t)fb_cuda_empty(), "an empty call"); });
     c->cache_bytes_per_second = 0;
     c->cache_bytes = device.l2CacheSize;
     c->flops_per_second = matmul_flops_per_second(dtype, 8192);
     snprintf(c->arithmetic, sizeof c->arithmetic, "%s matmul 8192^3 (cuBLAS), %s reads",
-             fb_dtype_name(dtype), bulk_reads ? "bulk" : "plain");
+             fb_dtype_name(dtype), fb_cuda_reads_in_bulk() ? "bulk" : "plain");
     must(cudaGetLastError(), "ceilings");
 }
 
