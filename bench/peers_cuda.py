@@ -13,12 +13,12 @@ Peers, each where installed: FlashAttention-2 and cuDNN as torch calls them, Fla
 (fa3-fwd), FlashAttention-4 (flash-attn-4). A peer without the call is a gap: cuDNN's mask through
 torch is top-left, so it stands in square calls and in those of one row.
 
-All get the same (b, s, h, d) tensors. Outputs are poisoned where the peer takes one, compared with
-a float32 computation on the GPU before they are timed, ours also afterwards, in every bit. Calls
-alternate in a new order each round, a launch more or less between them, so that no call always
-meets the same state of the instruction caches. Before each the L2 is flushed by reading. A time is
-the median of device events; a ratio the median of paired ratios within the rounds, with the
-interval that covers the true median in 95 % (order statistics). Ceilings come from the same run.
+All get the same (b, s, h, d) tensors. Outputs (ours poisoned before) are compared with a float32
+computation on the GPU before they are timed, ours also afterwards, in every bit. Calls alternate in
+a new order each round, a launch more or less between them, so that no call always meets the same
+state of the instruction caches. Before each the L2 is flushed by reading. A time is the median of
+device events; a ratio the median of paired ratios within the rounds, with the interval that covers
+the true median in 95 % (order statistics). Ceilings come from the same run.
 """
 
 import argparse
@@ -30,6 +30,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -154,10 +155,8 @@ def cudnn(torch, q, k, v):
 def flash_3(torch, q, k, v):
     from fa3_fwd_interface import _flash_attn_forward as forward
 
-    o = torch.full_like(q, math.nan)
-
     def run():  # 0 splits: as many as its heuristic wants
-        found = forward(q, k, v, out_=o, causal=True, num_splits=0)
+        found = forward(q, k, v, causal=True, num_splits=0)
         return found[0], found[1].transpose(1, 2)
     return run
 
@@ -239,16 +238,17 @@ def judge(found, wanted, limit):
 class Clock:
     """Cold times of calls in turns, on the current device."""
 
-    def __init__(self, torch, flush_bytes):
-        self.torch = torch
+    def __init__(self, torch, read, flush_bytes):
+        self.torch, self.read = torch, read
         self.data = torch.ones(flush_bytes // 4, dtype=torch.int32, device="cuda")
+        self.span = ctypes.c_void_p(self.data.data_ptr()), ctypes.c_size_t(flush_bytes)
         self.extra = torch.zeros(1, device="cuda")
         self.coin = random.Random(1)
 
     def flush(self):
         """Reads, since a write would leave lines whose write-back the next call pays. Long enough
         for the host to be ahead."""
-        self.data.sum(dtype=self.torch.int32)
+        self.read.fb_cuda_read(*self.span)
 
     def round(self, runs):
         """One call of each in a new order: {name: (event, event)}."""
@@ -285,9 +285,7 @@ def reader(folder):
     """read_cuda.cu, compiled; its functions start kernels on the default stream."""
     path = pathlib.Path(folder) / "read_cuda.so"
     if not path.exists():
-        nvcc = next((n for n in ("nvcc", "/usr/local/cuda/bin/nvcc")
-                     if subprocess.run(["which", n], capture_output=True, check=False).returncode
-                     == 0), "nvcc")
+        nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
         subprocess.run([nvcc, "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-arch=native",
                         f"-I{HERE}", f"-I{HERE.parent / 'include'}", HERE / "read_cuda.cu", "-o",
                         path], check=True)
@@ -321,8 +319,9 @@ def clocks():
 # ---- the run -------------------------------------------------------------------------------------
 
 
-def prepare(torch, row, subjects, peers, dtype):
-    """(runs, plan of ours, errors): everything that can do the row's call, and is right."""
+def prepare(torch, row, subjects, peers, dtype, told):
+    """(runs, errors): everything that can do the row's call and is right. Complaints are told
+    once."""
     torch.manual_seed(1)
     kind = torch.bfloat16 if dtype == "bf16" else torch.float16
     b, hq, hkv, d, q_len, kv_len = (row[f] for f in FIELDS[1:])
@@ -339,7 +338,9 @@ def prepare(torch, row, subjects, peers, dtype):
             if "CUDA error" in complaint or (name == "ours" and not isinstance(why, Unsupported)):
                 raise
         if complaint:
-            print(f"{name_of(row)}: {name}: {complaint}", file=sys.stderr)
+            if (name, complaint) not in told:
+                print(f"{name_of(row)}: {name}: {complaint}", file=sys.stderr)
+            told.add((name, complaint))
             continue
         runs[name] = run
     return runs, errors
@@ -349,8 +350,8 @@ def same_bits(torch, before, run):
     return all(torch.equal(x, y) for x, y in zip(before, run()))
 
 
-def measure(torch, clock, row, subjects, peers, options):
-    runs, errors = prepare(torch, row, subjects, peers, options.dtype)
+def measure(torch, clock, row, subjects, peers, options, told):
+    runs, errors = prepare(torch, row, subjects, peers, options.dtype, told)
     if "ours" not in runs:
         raise SystemExit(f"{name_of(row)}: ours is refused or wrong")
     before = [t.clone() for t in runs["ours"]()]
@@ -409,17 +410,18 @@ def main():
     versions = installed([] if options.peers == "none" else options.peers.split(","))
     torch.set_grad_enabled(False)
     torch.backends.cuda.matmul.allow_tf32 = False
-    before, clock = clocks(), Clock(torch, 1 << 30)
-    ceilings = measure_ceilings(torch, clock, reader(pathlib.Path(options.out).resolve().parent))
+    read = reader(pathlib.Path(options.out).resolve().parent)
+    before, clock = clocks(), Clock(torch, read, 1 << 30)
+    ceilings = measure_ceilings(torch, clock, read)
     print(f"{torch.cuda.get_device_name(0)}, {before}; peers {versions}\nceilings: "
           + ", ".join(f"{k} {v:.5g}" for k, v in ceilings.items()) + f"\n{FORMULA}", flush=True)
-    points, names = [], [*subjects, *versions]
+    points, names, told = [], [*subjects, *versions], set()
     try:
         for at, row in enumerate(rows):
             if time.monotonic() - began > options.budget:
                 print(f"out of time: {len(rows) - at} rows are left out")
                 break
-            points.append(measure(torch, clock, row, subjects, versions, options))
+            points.append(measure(torch, clock, row, subjects, versions, options, told))
             print(table_line(points[-1], ceilings), flush=True)
             torch.cuda.empty_cache()
     finally:
