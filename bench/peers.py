@@ -1,246 +1,438 @@
-"""peers.py - this library against what a user would pick instead, on one GPU.
+"""peers.py - this library against what a user would pick instead, on a GPU.
 
-    FA_LIBRARY=libfa_fwd_causal_shared.so python3 bench/peers.py OUT.csv [--grids A,A2,B,C,D]
+    python3 bench/peers.py OUT --ours LIB.so [--variant NAME=LIB.so[:KERNEL] ...]
+                                [--rows REGEX] [--shape B,HQ,HKV,D,Q,KV ...] [--peers NAME,...]
 
-Peers, each where installed: FlashAttention-2 and cuDNN in torch, FlashAttention-3 (PyPI fa3-fwd).
-All get the same bf16 tensors (batch, seq, heads, dim) and calls alternate, one of each again and
-again, each after an L2 flush by reading. Outputs are compared with float32 rows before anything is
-timed. The whole grid is measured twice, minutes apart; ratios within a round count. The CSV is a
-record for report.py. It changes when a peer or a grid does.
+Writes OUT.csv (a record for report.py) and OUT.json (Google-Benchmark's form, with all samples).
+Rows are grids A to D of grids.c, chosen by a regular expression on names such as
+`A b8 h32/8 d128 q2048 kv2048`, and shapes given here. A variant is another build of this library,
+or one of its kernels, timed in the same turns; --ours takes a KERNEL too. Builds with test hooks
+can be told the kernel. peers.sh builds what this needs and runs it.
+
+Peers, each where installed: FlashAttention-2 and cuDNN as torch calls them, FlashAttention-3
+(fa3-fwd), FlashAttention-4 (flash-attn-4). A peer without the call is a gap: cuDNN's mask through
+torch is top-left, so it stands in square calls and in those of one row.
+
+All get the same (b, s, h, d) tensors. Outputs (ours poisoned before) are compared with a float32
+computation on the GPU before they are timed, ours also afterwards, in every bit. Calls alternate in
+a new order each round, a launch more or less between them, so that no call always meets the same
+state of the instruction caches. Before each the L2 is flushed by reading. A time is the median of
+device events; a ratio the median of paired ratios within the rounds, with the interval that covers
+the true median in 95 % (order statistics). Ceilings come from the same run.
 """
 
 import argparse
 import ctypes
-import importlib.util
+import datetime
+import hashlib
+import math
+import os
 import pathlib
 import random
+import re
+import shutil
 import statistics
 import subprocess
+import sys
 import time
 
-import torch
+import gate
+from peers_record import (FIELDS, FORMULA, FROBENIUS, median_interval, name_of, summary, table_line,
+                          write_csv, write_json)
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-PEERS = ("fa2", "fa3", "cudnn")
-
-# grid, batch, heads_q, heads_kv, head_dim, q_len, kv_len
-EQUAL = ((32, 512), (8, 2048), (2, 8192), (1, 16384))
-GRIDS = [("A", b, hq, hkv, d, s, s) for d, hq, hkv in ((64, 32, 32), (128, 16, 16), (256, 8, 8),
-                                                      (128, 32, 8)) for b, s in EQUAL]
-GRIDS += [("A2", 2, 21, 21, 96, 8192, 8192), ("A2", 2, 10, 10, 192, 8192, 8192),
-          ("A2", 1, 32, 8, 128, 32768, 32768)]
-GRIDS += [("B", b, 32, 8, 128, q, kv) for b, q, kv in (
-    (1, 64, 4096), (1, 128, 8192), (1, 256, 8192), (1, 512, 4096), (1, 512, 32768),
-    (1, 2048, 32768), (1, 4096, 131072), (1, 128, 131072), (1, 1024, 131072), (8, 256, 8192))]
-GRIDS += [("B", 1, 16, 16, 64, 512, 16384), ("B", 1, 8, 2, 256, 512, 16384)]
-GRIDS += [("C", b, 32, 8, 128, q, kv) for q in (2, 4, 8, 16)
-          for b, kv in ((1, 4096), (1, 32768), (8, 8192))] + [("C", 1, 32, 8, 128, 8, 131072)]
-GRIDS += [("D", b, hq, hkv, d, 1, kv) for b, hq, hkv, d, kv in (
-    (1, 32, 8, 128, 1024), (1, 32, 8, 128, 4096), (1, 32, 8, 128, 32768), (1, 32, 8, 128, 131072),
-    (8, 32, 8, 128, 8192), (64, 32, 8, 128, 2048), (64, 32, 8, 128, 8192), (256, 32, 8, 128, 1024),
-    (1, 32, 32, 128, 4096), (8, 32, 32, 128, 8192), (1, 64, 8, 128, 8192), (32, 64, 8, 128, 8192),
-    (8, 32, 4, 64, 8192), (8, 16, 2, 256, 8192))]
+HERE = pathlib.Path(__file__).resolve().parent
+LSE = 16 * 2.0 ** -24  # times max(8, |lse|): twice the tests', since the reference rounds too
 
 
-def binding():
-    path = ROOT / "examples" / "llama" / "fa.py"
-    spec = importlib.util.spec_from_file_location("fa", path)
-    fa = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fa)
-    return fa
+# ---- what is measured ----------------------------------------------------------------------------
 
 
-def ours(fa, q, k, v, o):
-    """A call of the library, and the kernel that it names for it."""
-    def view(x):
-        return fa.View(x.data_ptr(), x.stride(0), x.stride(2), x.stride(1))
+def grid_rows():
+    """The table of grids.c, as dicts."""
+    text = (HERE / "grids.c").read_text(encoding="utf-8")
+    found = re.findall(r'\{"(\w+)", ' + ", ".join([r"(\d+)"] * 6) + r"\}", text)
+    return [dict(zip(FIELDS, (row[0], *map(int, row[1:])))) for row in found]
 
-    call = fa.Args(struct_size=ctypes.sizeof(fa.Args), version=fa.VERSION, device=2,
-                   dtype=4 * 256 + 16, batch=q.shape[0], heads_q=q.shape[2], heads_kv=k.shape[2],
-                   head_dim=q.shape[3], q_len=q.shape[1], kv_len=k.shape[1], q=view(q), k=view(k),
-                   v=view(v), o=view(o))
-    library, at, size = fa._library, ctypes.byref(call), ctypes.c_size_t()
-    fa._must(library.fa_fwd_causal_workspace(at, ctypes.byref(size)))
-    workspace = torch.zeros(max(size.value, 1), dtype=torch.uint8, device="cuda")
-    call.workspace, call.workspace_size = workspace.data_ptr(), size.value
-    text = ctypes.create_string_buffer(1024)
-    fa._must(library.fa_explain(at, text, ctypes.c_size_t(1024)))
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+
+def chosen_rows(options):
+    rows = [r for r in grid_rows() if re.search(options.rows, name_of(r))]
+    rows += [dict(zip(FIELDS, ("X", *map(int, text.split(","))))) for text in options.shape]
+    for row in rows:
+        if len(row) != len(FIELDS) or row["q_len"] > row["kv_len"]:
+            sys.exit(f"{row}: a shape is B,HQ,HKV,D,Q,KV with Q <= KV")
+    return rows
+
+
+# ---- calls ---------------------------------------------------------------------------------------
+
+
+class Unsupported(Exception):
+    """The peer has no such call; the text says why."""
+
+
+class Library:
+    """One build of this library, by path; kernel: the one to force, or none."""
+
+    def __init__(self, text, fa):
+        path, _, self.kernel = text.partition(":")
+        self.path, self.fa = pathlib.Path(path).resolve(), fa
+        self.library = ctypes.CDLL(str(self.path))
+        self.library.fa_last_error.restype = ctypes.c_char_p
+        self.version = hashlib.sha256(self.path.read_bytes()).hexdigest()[:12]
+
+    def force(self, kernel):
+        if self.kernel:
+            self.library.fai_test_force_kernel(kernel.encode() if kernel else None)
+
+    def must(self, status):
+        if status:
+            raise Unsupported(f"status {status}: {self.library.fa_last_error().decode()}")
+
+    def arguments(self, torch, q, k, v):
+        fa = self.fa
+
+        def view(t):
+            return fa.View(t.data_ptr(), t.stride(0), t.stride(2), t.stride(1))
+        batch, q_len, heads_q, head_dim = q.shape
+        o = torch.full_like(q, math.nan)
+        lse = torch.full(q.shape[:3], math.nan, device=q.device)
+        a = fa.Args(struct_size=ctypes.sizeof(fa.Args), version=fa.VERSION, device=2,
+                    dtype=(4 if q.dtype == torch.bfloat16 else 2) * 256 + 16, batch=batch,
+                    heads_q=heads_q, heads_kv=k.shape[2], head_dim=head_dim, q_len=q_len,
+                    kv_len=k.shape[1], q=view(q), k=view(k), v=view(v), o=view(o),
+                    lse=view(lse[..., None]))
+        return a, o, lse
+
+    def prepare(self, torch, q, k, v):
+        """A function that runs the call on the current stream and returns (o, lse as (b, q, h))."""
+        a, o, lse = self.arguments(torch, q, k, v)
+        pointer, size = ctypes.byref(a), ctypes.c_size_t()
+        self.force(self.kernel)
+        self.must(self.library.fa_fwd_causal_workspace(pointer, ctypes.byref(size)))
+        workspace = torch.zeros(max(size.value, 16), dtype=torch.uint8, device=q.device)
+        a.workspace, a.workspace_size = workspace.data_ptr(), size.value
+        text = ctypes.create_string_buffer(4096)
+        self.must(self.library.fa_explain(pointer, text, ctypes.c_size_t(len(text))))
+        self.force(None)
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        library, force, kernel = self.library, self.force, self.kernel
+
+        def run():
+            force(kernel)
+            status = library.fa_fwd_causal(pointer, stream)
+            force(None)
+            if status:
+                self.must(status)
+            return o, lse
+        run.alive = (a, workspace)
+        run.plan = dict(line.split("=", 1) for line in text.value.decode().splitlines()
+                        if "=" in line)
+        return run
+
+
+def flash_2(torch, q, k, v):
+    aten = torch.ops.aten._scaled_dot_product_flash_attention
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
 
     def run():
-        fa._must(library.fa_fwd_causal(at, stream))
-        return o
-    run.alive = (call, workspace)
-    return run, dict(line.split("=", 1) for line in text.value.decode().splitlines())["kernel"]
-
-
-def fa2(q, k, v):
-    """torch's own copy, whose causal mask is bottom-right; it wants as many kv heads as heads."""
-    group = q.shape[2] // k.shape[2]
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    flash = torch.ops.aten._scaled_dot_product_flash_attention
-    try:
-        flash(q, k, v, 0.0, True)
-    except RuntimeError:
-        k, v = (x.repeat_interleave(group, 1).transpose(1, 2).contiguous().transpose(1, 2)
-                for x in (k, v))
-    return lambda: flash(q, k, v, 0.0, True)[0].transpose(1, 2)
-
-
-def fa3(q, k, v):
-    import fa3_fwd_interface as module
-
-    if q.shape[1] == k.shape[1]:
-        return lambda: module.flash_attn_func(q, k, v, causal=True)
-    return lambda: module.flash_attn_with_kvcache(q, k, v, causal=True)
-
-
-def cudnn(q, k, v):
-    """Its causal mask in torch is top-left: for equal lengths; one row sees every key."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention as sdpa
-
-    if 1 < q.shape[1] != k.shape[1]:
-        raise NotImplementedError("no bottom-right mask")
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    causal, grouped = q.shape[2] > 1, q.shape[1] != k.shape[1]
-
-    def run():
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            return sdpa(q, k, v, is_causal=causal, enable_gqa=grouped).transpose(1, 2)
+        found = aten(q, k, v, 0.0, True)
+        return found[0].transpose(1, 2), found[1].transpose(1, 2)
     return run
 
 
-def error_of(o, q, k, v, rows=64):
-    """Relative error of some rows of one head against float32."""
-    batch, q_len, heads, dim = q.shape
-    i, h = random.randrange(batch), random.randrange(heads)
-    at = torch.randint(q_len, (min(rows, q_len),), device=q.device)
-    at[-1] = q_len - 1
-    group = heads // k.shape[2]
-    scores = q[i, at, h].float() @ k[i, :, h // group].float().T * dim**-0.5
-    keys = torch.arange(k.shape[1], device=q.device)
-    scores.masked_fill_(keys[None] > at[:, None] + k.shape[1] - q_len, float("-inf"))
-    want = scores.softmax(-1) @ v[i, :, h // group].float()
-    return ((o[i, at, h].float() - want).norm() / want.norm()).item()
+def cudnn(torch, q, k, v):
+    if 1 < q.shape[1] != k.shape[1]:
+        raise Unsupported("the causal mask is top-left")
+    aten = torch.ops.aten._scaled_dot_product_cudnn_attention
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    causal = q.shape[2] > 1
+
+    def run():
+        return aten(q, k, v, None, False, 0.0, causal, False)[0].transpose(1, 2), None
+    return run
 
 
-FLUSH = torch.empty(1 << 28, dtype=torch.int32, device="cuda")
+def flash_3(torch, q, k, v):
+    from fa3_fwd_interface import _flash_attn_forward as forward
+
+    def run():  # 0 splits: as many as its heuristic wants
+        found = forward(q, k, v, causal=True, num_splits=0)
+        return found[0], found[1].transpose(1, 2)
+    return run
 
 
-def timed(run):
-    FLUSH.sum(dtype=torch.int32)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    run()
-    end.record()
-    return begin, end
+def flash_4(torch, q, k, v):
+    from flash_attn.cute.interface import flash_attn_func
+
+    def run():
+        found = flash_attn_func(q, k, v, causal=True)
+        return found[0] if isinstance(found, tuple) else found, None
+    return run
 
 
-def measure(fa, shape):
-    """Times in us of every contestant, round by round, and our kernel's name."""
-    _, batch, heads_q, heads_kv, dim, q_len, kv_len = shape
-    q, k, v = (torch.randn(batch, n, h, dim, device="cuda", dtype=torch.bfloat16)
-               for n, h in ((q_len, heads_q), (kv_len, heads_kv), (kv_len, heads_kv)))
-    o = torch.full_like(q, float("nan"))
-    run, kernel = ours(fa, q, k, v, o)
-    runs = {"ours": run}
-    for name in PEERS:
+PEERS = {"fa2": ("torch", flash_2), "cudnn": ("torch", cudnn), "fa3": ("fa3-fwd", flash_3),
+         "fa4": ("flash-attn-4", flash_4)}
+
+
+def installed(wanted):
+    """Versions of the wanted peers that are installed."""
+    from importlib import metadata
+
+    found = {}
+    for name in wanted:
         try:
-            runs[name] = globals()[name](q, k, v)
+            found[name] = metadata.version(PEERS[name][0])
+        except metadata.PackageNotFoundError:
+            print(f"{name}: {PEERS[name][0]} is not installed", file=sys.stderr)
+    return found
+
+
+# ---- right first ---------------------------------------------------------------------------------
+
+
+def reference(torch, q, k, v, most=1 << 28):
+    """(o, lse as (b, q, h)) in float32, bottom-right, at most `most` scores at a time."""
+    batch, q_len, heads_q, dim = q.shape
+    kv_len, heads_kv = k.shape[1:3]
+    group, rows = heads_q // heads_kv, heads_q // heads_kv * q_len
+    # Units are (sequence, kv head); a unit's rows are packed, query r // group.
+    packed = q.reshape(batch, q_len, heads_kv, group, dim).permute(0, 2, 1, 3, 4)
+    packed = packed.reshape(batch * heads_kv, rows, dim)
+    k, v = (x.permute(0, 2, 1, 3).reshape(batch * heads_kv, kv_len, dim) for x in (k, v))
+    o = torch.empty(packed.shape, device=q.device)
+    lse = torch.empty(packed.shape[:2], device=q.device)
+    last = torch.arange(rows, device=q.device) // group + kv_len - q_len
+    keys = torch.arange(kv_len, device=q.device)
+    step = max(1, min(rows, most // kv_len))
+    units = max(1, most // (step * kv_len))
+    for unit in range(0, batch * heads_kv, units):
+        keys_t = k[unit:unit + units].float().transpose(1, 2)
+        values = v[unit:unit + units].float()
+        for row in range(0, rows, step):
+            at = slice(unit, unit + units), slice(row, row + step)
+            scores = torch.bmm(packed[at].float(), keys_t).mul_(dim ** -0.5)
+            scores.masked_fill_(keys > last[at[1], None], -math.inf)
+            lse[at] = torch.logsumexp(scores, -1)
+            o[at] = torch.bmm(scores.sub_(lse[at][..., None]).exp_(), values)
+    o = o.reshape(batch, heads_kv, q_len, group, dim).permute(0, 2, 1, 3, 4).reshape(q.shape)
+    lse = lse.reshape(batch, heads_kv, q_len, group).permute(0, 2, 1, 3)
+    return o, lse.reshape(batch, q_len, heads_q)
+
+
+def judge(found, wanted, limit):
+    """(relative Frobenius error of o, a complaint or none). NaN never passes."""
+    (o, lse), (want_o, want_lse) = found, wanted
+    error = float((o.float() - want_o).norm() / want_o.norm())
+    if not error <= limit:
+        return error, f"o is off by {error:.2e}, at most {limit:.2e}"
+    if lse is not None:
+        off = float(((lse - want_lse).abs() / want_lse.abs().clamp(min=8)).max())
+        if not off <= LSE:
+            return error, f"lse is off by {off:.2e}, relative, at most {LSE:.2e}"
+    return error, None
+
+
+# ---- timing --------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Cold times of calls in turns, on the current device."""
+
+    def __init__(self, torch, read, flush_bytes):
+        self.torch, self.read = torch, read
+        self.data = torch.ones(flush_bytes // 4, dtype=torch.int32, device="cuda")
+        self.span = ctypes.c_void_p(self.data.data_ptr()), ctypes.c_size_t(flush_bytes)
+        self.extra = torch.zeros(1, device="cuda")
+        self.coin = random.Random(1)
+
+    def flush(self):
+        """Reads, since a write would leave lines whose write-back the next call pays. Long enough
+        for the host to be ahead."""
+        self.read.fb_cuda_read(*self.span)
+
+    def round(self, runs):
+        """One call of each in a new order: {name: (event, event)}."""
+        events, order = {}, list(runs)
+        self.coin.shuffle(order)
+        for name in order:
+            begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+            if self.coin.random() < 0.5:
+                self.extra.zero_()
+            self.flush()
+            begin.record()
             runs[name]()
-        except Exception as why:  # a peer that cannot is a gap in the table, with its reason
-            runs.pop(name, None)
-            print(f"# {name}, {shape}: {type(why).__name__}: {str(why).splitlines()[0][:120]}")
-    for name, run in runs.items():
-        error = error_of(run(), q, k, v)
-        if not error < 6e-3:
-            raise SystemExit(f"{name} is wrong at {shape}: relative error {error}")
-    torch.cuda.synchronize()
-    begin, end = timed(runs["ours"])
-    torch.cuda.synchronize()
-    us = begin.elapsed_time(end) * 1e3
-    rounds = 25 if us < 50 else 15 if us < 5000 else 7
-    events = [{name: timed(run) for name, run in runs.items()} for _ in range(rounds)]
-    torch.cuda.synchronize()
-    return {name: [1e3 * r[name][0].elapsed_time(r[name][1]) for r in events]
-            for name in runs}, kernel
+            end.record()
+            events[name] = begin, end
+        return events
+
+    def samples(self, runs, seconds):
+        """{name: [us]}: an odd number of rounds, at least 15, 25 where a call takes below 50 us,
+        at most 101, as the seconds allow; the first two warm up."""
+        def us(events):
+            self.torch.cuda.synchronize()
+            return {n: 1e3 * a.elapsed_time(b) for n, (a, b) in events.items()}
+        us(self.round(runs))
+        began = time.monotonic()
+        first = us(self.round(runs))
+        least = 25 if min(first.values()) < 50 else 15
+        rounds = max(least, min(101, int(seconds / (time.monotonic() - began)))) | 1
+        found = [self.round(runs) for _ in range(rounds)]
+        found = [us(events) for events in found]
+        return {name: [f[name] for f in found] for name in runs}
 
 
-def interval(samples):
-    """Median, and the order statistics that enclose it in 95 of 100 cases."""
-    ordered, n = sorted(samples), len(samples)
-    reach = int(0.98 * n**0.5 + 0.5)
-    return statistics.median(ordered), ordered[max(0, n // 2 - reach)]
+def reader(folder):
+    """read_cuda.cu, compiled; its functions start kernels on the default stream."""
+    path = pathlib.Path(folder) / "read_cuda.so"
+    if not path.exists():
+        nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+        subprocess.run([nvcc, "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-arch=native",
+                        f"-I{HERE}", f"-I{HERE.parent / 'include'}", HERE / "read_cuda.cu", "-o",
+                        path], check=True)
+    return ctypes.CDLL(str(path))
 
 
-def tflops_of_matmul():
+def measure_ceilings(torch, clock, read):
+    """The floor's constants: an empty kernel, the rate of one that only reads and what it takes
+    before its first byte, and a large matrix product, a reference line that a kernel may pass."""
+    large = torch.ones(1 << 29, dtype=torch.int32, device="cuda")
+    sizes, address = (16 << 20, 2 << 30), ctypes.c_void_p(large.data_ptr())
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    torch.mm(a, b)
-    times = [timed(lambda: torch.mm(a, b)) for _ in range(15)]
-    torch.cuda.synchronize()
-    return 2 * 8192**3 / statistics.median(x.elapsed_time(y) for x, y in times) / 1e9
+
+    def reading(size):
+        return lambda: read.fb_cuda_read(address, ctypes.c_size_t(size))
+    runs = {"empty": read.fb_cuda_empty, "small": reading(sizes[0]), "large": reading(sizes[1]),
+            "matmul": lambda: torch.mm(a, b)}
+    us = {n: statistics.median(s) for n, s in clock.samples(runs, 0.5).items()}
+    rate = (sizes[1] - sizes[0]) / (us["large"] - us["small"]) * 1e6
+    return {"flops_per_second": 2 * 8192 ** 3 / us["matmul"] * 1e6, "bytes_per_second": rate,
+            "empty_us": us["empty"], "read_us": us["small"] - 1e6 * sizes[0] / rate}
 
 
-def versions():
-    found = [f"torch {torch.__version__} (FlashAttention-2, cuDNN {torch.backends.cudnn.version()})"]
-    try:
-        from importlib.metadata import version
-        found.append(f"fa3-fwd {version('fa3-fwd')}")
-    except ImportError:
-        found.append("fa3-fwd not installed")
-    return ", ".join(found)
+def clocks():
+    query = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active"
+    found = subprocess.run(["nvidia-smi", "-i", "0", "--format=csv,noheader",
+                            f"--query-gpu={query}"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
 
 
-def head(tflops):
-    digest = subprocess.run(["git", "rev-parse", "HEAD:kernels"], cwd=ROOT, capture_output=True,
-                            text=True, check=False).stdout.strip() or "unknown"
-    return [f"# {torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, "
-            f"{time.strftime('%Y-%m-%d')}; bf16, (b,s,h,d), bottom-right; sources: git tree "
-            f"{digest} of kernels/", f"# peers: {versions()}",
-            "# us: medians of device-event times after an L2 flush by reading, in turns; the grid "
-            "twice; outputs compared with float32 first",
-            "# ratio: best peer / ours, median over rounds of the best peer; low: lower end of its "
-            "95 % interval",
-            f"# ceilings: flops_per_second={tflops:.0f}e12 bytes_per_second=4.58e12 empty_us=2.7 "
-            "read_us=3.6 , flops of matmul 8192^3 in this run; reading as measured on an H200 in "
-            "another (a kernel that only reads)"]
+# ---- the run -------------------------------------------------------------------------------------
+
+
+def prepare(torch, row, subjects, peers, dtype, told):
+    """(runs, errors): everything that can do the row's call and is right. Complaints are told
+    once."""
+    torch.manual_seed(1)
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float16
+    b, hq, hkv, d, q_len, kv_len = (row[f] for f in FIELDS[1:])
+    q, k, v = (torch.randn(b, rows, heads, d, device="cuda").to(kind)
+               for rows, heads in ((q_len, hq), (kv_len, hkv), (kv_len, hkv)))
+    wanted, runs, errors = reference(torch, q, k, v), {}, {}
+    for name in [*subjects, *peers]:
+        try:
+            run = (subjects[name].prepare(torch, q, k, v) if name in subjects
+                   else PEERS[name][1](torch, q, k, v))
+            errors[name], complaint = judge(run(), wanted, FROBENIUS[dtype])
+        except Exception as why:  # a gap in the table, with its reason
+            complaint = f"{type(why).__name__}: {str(why)[:200]}"
+            if "CUDA error" in complaint or (name == "ours" and not isinstance(why, Unsupported)):
+                raise
+        if complaint:
+            if (name, complaint) not in told:
+                print(f"{name_of(row)}: {name}: {complaint}", file=sys.stderr)
+            told.add((name, complaint))
+            continue
+        runs[name] = run
+    return runs, errors
+
+
+def same_bits(torch, before, run):
+    return all(torch.equal(x, y) for x, y in zip(before, run()))
+
+
+def measure(torch, clock, row, subjects, peers, options, told):
+    runs, errors = prepare(torch, row, subjects, peers, options.dtype, told)
+    if "ours" not in runs:
+        raise SystemExit(f"{name_of(row)}: ours is refused or wrong")
+    before = [t.clone() for t in runs["ours"]()]
+    samples = clock.samples(runs, options.seconds)
+    if not same_bits(torch, before, runs["ours"]):
+        raise SystemExit(f"{name_of(row)}: the bits of ours changed while it was timed")
+    us = {name: statistics.median(s) for name, s in samples.items()}
+    ratios = {name: median_interval([p / o for p, o in zip(s, samples["ours"])])
+              for name, s in samples.items() if name != "ours"}
+    best = min((n for n in us if n in peers), key=us.get, default=None)
+    return {"row": row, "us": us, "samples": samples, "errors": errors, "ratios": ratios,
+            "best": best, "plans": {n: runs[n].plan for n in runs if n in subjects}}
+
+
+def context_of(torch, subjects, versions, options, before):
+    device = torch.cuda.get_device_properties(0)
+    return {"executable": "peers.py", "device": "cuda", "processor": device.name,
+            "sms": device.multi_processor_count, "torch": torch.__version__,
+            "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
+            "peers": versions, "libraries": {n: s.version for n, s in subjects.items()},
+            "source_digest": gate.digest_of(HERE.parent), "dtype": options.dtype,
+            "statistic": "median", "temperature": "cold", "formula": FORMULA,
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "clocks_before": before, "clocks_after": clocks(), "record_version": 1}
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", help="path of the records, without its ending")
+    parser.add_argument("--ours", required=True, metavar="LIB[:KERNEL]")
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME=LIB[:KERNEL]")
+    parser.add_argument("--rows", default=".", help="regular expression on the rows' names")
+    parser.add_argument("--shape", action="append", default=[], metavar="B,HQ,HKV,D,Q,KV")
+    parser.add_argument("--peers", default=",".join(PEERS), help="names, or none")
+    parser.add_argument("--dtype", choices=list(FROBENIUS), default="bf16")
+    parser.add_argument("--seconds", type=float, default=0.6, help="of timing, each row")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds of the whole run")
+    parser.add_argument("--list", action="store_true", help="print the rows' names and stop")
+    return parser.parse_args()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out")
-    parser.add_argument("--grids", default="A,A2,B,C,D")
-    options = parser.parse_args()
-    fa, shapes = binding(), [s for s in GRIDS if s[0] in options.grids.split(",")]
-    results = [[], []]
-    lines = head(tflops_of_matmul())
-    print("\n".join(lines))
-    for again in (0, 1):
-        for shape in shapes:
-            times, kernel = measure(fa, shape)
-            us = {name: statistics.median(t) for name, t in times.items()}
-            best = min((n for n in us if n != "ours"), key=us.get)
-            ratio, low = interval([p / o for p, o in zip(times[best], times["ours"])])
-            results[again].append((us, best, ratio, low, kernel))
-            print(*shape, kernel, *(f"{n} {t:.1f}" for n, t in us.items()),
-                  f"ratio {ratio:.3f} low {low:.3f}", flush=True)
-    lines.append("grid,batch,heads_q,heads_kv,head_dim,q_len,kv_len,ours_us,"
-                 + ",".join(f"{n}_us" for n in PEERS)
-                 + ",best,ratio,low,kernel,ours_us_2,ratio_2,low_2")
-    for shape, first, second in zip(shapes, *results):
-        us, best, ratio, low, kernel = first
-        cells = [f"{us[n]:.1f}" if n in us else "" for n in ("ours", *PEERS)]
-        lines.append(",".join(map(str, [*shape, *cells, best, f"{ratio:.3f}", f"{low:.3f}", kernel,
-                                        f"{second[0]['ours']:.1f}", f"{second[2]:.3f}",
-                                        f"{second[3]:.3f}"])))
-    pathlib.Path(options.out).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    for grid in options.grids.split(","):
-        ratios = [r[2] for r, s in zip(results[0], shapes) if s[0] == grid]
-        if ratios:
-            print(f"grid {grid}: geometric mean of best peer / ours "
-                  f"{statistics.geometric_mean(ratios):.3f}, least {min(ratios):.3f}")
+    options, began = parse(), time.monotonic()
+    rows = chosen_rows(options)
+    if options.list:
+        print("\n".join(map(name_of, rows)))
+        return 0
+    import torch
+
+    os.environ["FA_LIBRARY"] = options.ours.partition(":")[0]
+    sys.path.insert(0, str(HERE.parent / "examples" / "llama"))
+    import fa
+
+    named = [("ours", options.ours), *(text.split("=", 1) for text in options.variant)]
+    subjects = {name: Library(text, fa) for name, text in named}
+    versions = installed([] if options.peers == "none" else options.peers.split(","))
+    torch.set_grad_enabled(False)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    read = reader(pathlib.Path(options.out).resolve().parent)
+    before, clock = clocks(), Clock(torch, read, 1 << 30)
+    ceilings = measure_ceilings(torch, clock, read)
+    print(f"{torch.cuda.get_device_name(0)}, {before}; peers {versions}\nceilings: "
+          + ", ".join(f"{k} {v:.5g}" for k, v in ceilings.items()) + f"\n{FORMULA}", flush=True)
+    points, names, told = [], [*subjects, *versions], set()
+    try:
+        for at, row in enumerate(rows):
+            if time.monotonic() - began > options.budget:
+                print(f"out of time: {len(rows) - at} rows are left out")
+                break
+            points.append(measure(torch, clock, row, subjects, versions, options, told))
+            print(table_line(points[-1], ceilings), flush=True)
+            torch.cuda.empty_cache()
+    finally:
+        if points:
+            context = context_of(torch, subjects, versions, options, before)
+            write_csv(f"{options.out}.csv", context, ceilings, points, names)
+            write_json(f"{options.out}.json", context, ceilings, points)
+    summary(points)
+    print(f"{len(points)} of {len(rows)} rows in {time.monotonic() - began:.0f} s")
+    return 0 if len(points) == len(rows) else 3
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""peers_record.py - what peers_cuda.py writes: its table, its CSV and its JSON, and the figures
+"""peers_record.py - what peers.py writes: its table, its CSV and its JSON, and the figures
 that are derived from samples. It changes when a record gains something; columns are only added,
 since committed records stay readable.
 """

@@ -1,7 +1,7 @@
 #!/bin/bash
-# peers_cuda.sh - builds this library for one GPU and measures it against its peers there.
+# peers.sh - builds this library for one GPU and measures it against its peers there.
 #
-#   bench/peers_cuda.sh OUT [options of peers_cuda.py]      OUT.csv, OUT.json; builds beside them
+#   bench/peers.sh OUT [options of peers.py]      OUT.csv, OUT.json; builds beside them
 #
 # FA_CUDA_ARCHS names the image (90a-real). Builds have the tests' hooks, so that a variant such as
 # `--variant sm80=OUT_FOLDER/libfa_fwd_causal.so:cuda_sm80` can name a kernel.
@@ -16,4 +16,4 @@ cmake --build "$build" --parallel "$(nproc)" >> "$build.log" || {
     grep -i error "$build.log"
     exit 1
 }
-exec python3 -u "$here/peers_cuda.py" "$out" --ours "$build/libfa_fwd_causal.so" "$@"
+exec python3 -u "$here/peers.py" "$out" --ours "$build/libfa_fwd_causal.so" "$@"

@@ -1,6 +1,6 @@
-"""test_peers_cuda.py - the arithmetic and the records of peers_cuda.py, without a GPU.
+"""test_peers.py - the arithmetic and the records of peers.py, without a GPU.
 
-    python3 bench/test_peers_cuda.py FOLDER
+    python3 bench/test_peers.py FOLDER
 
 Measured figures are made up here; what is derived from them is computed a second time.
 """
@@ -11,7 +11,7 @@ import pathlib
 import random
 import sys
 
-import peers_cuda
+import peers
 import peers_record
 import report
 
@@ -26,7 +26,7 @@ def check(fact, *what):
 
 
 def test_rows():
-    rows = peers_cuda.grid_rows()
+    rows = peers.grid_rows()
     count = {grid: sum(r["grid"] == grid for r in rows) for grid in ("A", "A2", "B", "C", "D")}
     check(count == {"A": 16, "A2": 3, "B": 12, "C": 13, "D": 14}, count)
     check(rows[13] == dict(zip(peers_record.FIELDS, ("A", 8, 32, 8, 128, 2048, 2048))), rows[13])
@@ -56,14 +56,14 @@ def made_up(row, best):
 
 
 def test_records(folder):
-    rows = peers_cuda.grid_rows()
+    rows = peers.grid_rows()
     points = [made_up(rows[0], "fa3"), made_up(rows[40], "fa2")]
     context = {"processor": "a GPU", "torch": "0", "cudnn": 0, "date": "today", "dtype": "bf16",
                "source_digest": "d", "peers": {"fa2": "1", "fa3": "2"}, "clocks_before": "b",
                "clocks_after": "a"}
     ceilings = {"flops_per_second": 8e14, "bytes_per_second": 4.5e12, "empty_us": 2.5,
                 "read_us": 3.5}
-    csv_path, json_path = folder / "peers_cuda.csv", folder / "peers_cuda.json"
+    csv_path, json_path = folder / "made_up.csv", folder / "made_up.json"
     peers_record.write_csv(csv_path, context, ceilings, points, ["ours", "fa2", "fa3"])
     peers_record.write_json(json_path, context, ceilings, points)
     record = report.load_peers(csv_path)
