@@ -24,6 +24,9 @@
 #define fai_cuda_run_sm80 FA_JOIN(FA_PREFIX, fai_cuda_run_sm80)
 #define fai_plan_decode_sm90 FA_JOIN(FA_PREFIX, fai_plan_decode_sm90)
 #define fai_cuda_run_decode_sm90 FA_JOIN(FA_PREFIX, fai_cuda_run_decode_sm90)
+#define fai_plan_prefill_sm90 FA_JOIN(FA_PREFIX, fai_plan_prefill_sm90)
+#define fai_cuda_run_prefill_sm90 FA_JOIN(FA_PREFIX, fai_cuda_run_prefill_sm90)
+#define fai_fill_waves FA_JOIN(FA_PREFIX, fai_fill_waves)
 #define fai_test_force_kernel FA_JOIN(FA_PREFIX, fai_test_force_kernel)
 #endif
 
@@ -136,8 +139,12 @@ FAI_LOCAL fai_machine fai_cpu_machine(void);
 
 /* fa_plan_cuda.c: pure, so that the choice for a card is tested where there is none. */
 FAI_LOCAL int fai_plan_cuda_sm80(const fa_args *a, const fai_machine *machine, fai_plan *plan);
-/* fa_plan_decode_sm90.c: likewise. */
+/* The smallest number of splits, at most `most`, whose blocks fill the waves of `slots` nearly as
+ * well as any. Grows with `most`, never beyond it. */
+FAI_LOCAL int64_t fai_fill_waves(int64_t tiles, int64_t slots, int64_t most);
+/* fa_plan_decode_sm90.c and fa_plan_prefill_sm90.c: likewise. */
 FAI_LOCAL int fai_plan_decode_sm90(const fa_args *a, const fai_machine *machine, fai_plan *plan);
+FAI_LOCAL int fai_plan_prefill_sm90(const fa_args *a, const fai_machine *machine, fai_plan *plan);
 
 /* cuda/, only with FA_WITH_CUDA */
 FAI_LOCAL fa_status fai_cuda_machine(fai_machine *machine);
@@ -146,6 +153,8 @@ FAI_LOCAL fa_status fai_cuda_run_sm80(const fa_args *a, const fai_plan *plan,
                                       struct CUstream_st *stream);
 FAI_LOCAL fa_status fai_cuda_run_decode_sm90(const fa_args *a, const fai_plan *plan,
                                              struct CUstream_st *stream);
+FAI_LOCAL fa_status fai_cuda_run_prefill_sm90(const fa_args *a, const fai_plan *plan,
+                                              struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

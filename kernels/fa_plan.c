@@ -123,6 +123,7 @@ static int plan_cpu_avx2(const fa_args *a, const fai_machine *machine, fai_plan 
 const fai_kernel fai_kernels[] = {
 #ifdef FA_WITH_CUDA
     {"cuda_decode_sm90", FA_DEVICE_CUDA, fai_plan_decode_sm90, fai_cuda_run_decode_sm90},
+    {"cuda_prefill_sm90", FA_DEVICE_CUDA, fai_plan_prefill_sm90, fai_cuda_run_prefill_sm90},
     {"cuda_sm80", FA_DEVICE_CUDA, fai_plan_cuda_sm80, fai_cuda_run_sm80},
 #endif
     {"cpu_avx2", FA_DEVICE_CPU, plan_cpu_avx2, fai_cpu_run_avx2},

@@ -50,10 +50,9 @@ static const fai_sm80_tile *pick_tile(int32_t dim, int64_t rows, int32_t smem_by
     return best;
 }
 
-/* The smallest number of splits, at most `most`, whose blocks fill the waves nearly as well as any:
- * 8 decode tiles on 264 slots: 30 splits (240 of 264). 128 tiles of a prompt's chunk: 2 splits
- * (256). 512 tiles: 1 split (1.94 waves, 97 %). Grows with `most`, never beyond it. */
-static int64_t fill_waves(int64_t tiles, int64_t slots, int64_t most) {
+/* 8 decode tiles on 264 slots: 30 splits (240 of 264). 128 tiles of a prompt's chunk: 2 splits
+ * (256). 512 tiles: 1 split (1.94 waves, 97 %). */
+int64_t fai_fill_waves(int64_t tiles, int64_t slots, int64_t most) {
     int64_t best = 1;
     double best_share = 0;
     for (int64_t splits = 1; splits <= most; ++splits) {
@@ -76,8 +75,8 @@ static void choose_splits(const fa_args *a, const fai_sm80_tile *tile, int64_t t
     const int64_t most = tiles > 0 ? fai_clamp64(waves * slots / tiles, 1, FAI_MAX_SPLITS) : 1;
     const int64_t least_keys = tile->rows * 4 > 128 ? tile->rows * 4 : 128;
     const int64_t worth = fai_clamp64(a->kv_len / least_keys, 1, most);
-    *bound = fill_waves(tiles, slots, most);
-    *chosen = fill_waves(tiles, slots, worth);
+    *bound = fai_fill_waves(tiles, slots, most);
+    *chosen = fai_fill_waves(tiles, slots, worth);
 }
 
 int fai_plan_cuda_sm80(const fa_args *a, const fai_machine *machine, fai_plan *plan) {

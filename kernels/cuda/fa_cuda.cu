@@ -137,35 +137,6 @@ int64_t choose_section(const fa_args *a, const fai_plan *plan, int64_t units, in
     return fai_min64(section, fai_clamp64(INT32_MAX / (plan->tiles * parts_most(plan)), 1, units));
 }
 
-fai_cuda_params make_params(const fa_args *a, const fai_plan *plan, int64_t slots,
-                            bool last_arriver) {
-    fai_cuda_params p = {};
-    p.a = *a;
-    p.group = a->heads_q / a->heads_kv;
-    p.units = a->batch * a->heads_kv;
-    p.tiles = (int32_t)plan->tiles;
-    p.splits = plan->splits;
-    p.tile_rows = plan->tile_rows;
-    p.tile_keys = plan->tile_keys;
-    p.stages = plan->stages;
-    p.section = (int32_t)choose_section(a, plan, p.units, slots);
-    p.by_section = fai_make_divisor(p.section);
-    p.by_group = fai_make_divisor(p.group);
-    p.by_splits = fai_make_divisor(p.splits);
-    p.by_heads_kv = fai_make_divisor(a->heads_kv);
-    p.by_page = fai_make_divisor(a->page_size > 0 ? a->page_size : 1);
-    p.wide_q = is_wide(a->q);
-    p.wide_kv = is_wide(a->k) && is_wide(a->v);
-    p.wide_o = is_wide(a->o);
-    p.c = fminf(a->scale * 1.44269504088896341f, FLT_MAX);
-    p.octave = 1 / p.c;
-    char *workspace = static_cast<char *>(a->workspace);
-    if (last_arriver) p.control = reinterpret_cast<uint32_t *>(workspace);
-    p.partial_o = reinterpret_cast<float *>(workspace + plan->partial_o_at);
-    p.partial_lse = reinterpret_cast<float *>(workspace + plan->partial_state_at);
-    return p;
-}
-
 /* Launches `parts` blocks for each tile of each unit; fai_find_work knows their order. */
 cudaError_t launch(const void *kernel, fai_cuda_params *p, int64_t parts, unsigned threads,
                    size_t smem_bytes, cudaStream_t stream) {
@@ -178,6 +149,38 @@ cudaError_t launch(const void *kernel, fai_cuda_params *p, int64_t parts, unsign
 }
 
 } // namespace
+
+void fai_cuda_fill_params(fai_cuda_params *p, const fa_args *a, const fai_plan *plan,
+                          int64_t slots) {
+    *p = fai_cuda_params();
+    p->a = *a;
+    p->group = a->heads_q / a->heads_kv;
+    p->units = a->batch * a->heads_kv;
+    p->tiles = (int32_t)plan->tiles;
+    p->splits = plan->splits;
+    p->tile_rows = plan->tile_rows;
+    p->tile_keys = plan->tile_keys;
+    p->stages = plan->stages;
+    p->section = (int32_t)choose_section(a, plan, p->units, slots);
+    p->by_section = fai_make_divisor(p->section);
+    p->by_group = fai_make_divisor(p->group);
+    p->by_splits = fai_make_divisor(p->splits);
+    p->by_heads_kv = fai_make_divisor(a->heads_kv);
+    p->by_page = fai_make_divisor(a->page_size > 0 ? a->page_size : 1);
+    p->wide_q = is_wide(a->q);
+    p->wide_kv = is_wide(a->k) && is_wide(a->v);
+    p->wide_o = is_wide(a->o);
+    p->c = fminf(a->scale * 1.44269504088896341f, FLT_MAX);
+    p->octave = 1 / p->c;
+    char *workspace = static_cast<char *>(a->workspace);
+    p->partial_o = reinterpret_cast<float *>(workspace + plan->partial_o_at);
+    p->partial_lse = reinterpret_cast<float *>(workspace + plan->partial_state_at);
+}
+
+cudaError_t fai_cuda_launch_merge(fai_cuda_params *p, int is_bf16, cudaStream_t stream) {
+    return launch(fai_cuda_merge_kernel(is_bf16), p, fai_ceil_div(p->tile_rows, kFaiMergeRows), 128,
+                  0, stream);
+}
 
 fa_status fai_cuda_machine(fai_machine *machine) {
     int device = 0;
@@ -251,11 +254,12 @@ fa_status fai_cuda_run_sm80(const fa_args *a, const fai_plan *plan, struct CUstr
 
     const int64_t tiles = plan->tiles * a->batch * a->heads_kv;
     const bool last_arriver = tile.warps_keys > 1 && tiles <= FAI_CONTROL_WORDS;
-    fai_cuda_params p = make_params(a, plan, (int64_t)machine.sm_count * tile.blocks, last_arriver);
+    fai_cuda_params p;
+    fai_cuda_fill_params(&p, a, plan, (int64_t)machine.sm_count * tile.blocks);
+    if (last_arriver) p.control = static_cast<uint32_t *>(a->workspace);
     const unsigned threads = (unsigned)(tile.warps_rows * tile.warps_keys * 32);
     error = launch(kernel, &p, plan->splits, threads, (size_t)plan->smem_bytes, stream);
     if (!error && plan->splits > 1 && !last_arriver)
-        error = launch(fai_cuda_merge_kernel(is_bf16), &p, plan->tile_rows / kFaiMergeRows, 128, 0,
-                       stream);
+        error = fai_cuda_launch_merge(&p, is_bf16, stream);
     return error ? fai_cuda_fail(error, "launching the sm_80 kernel") : FA_OK;
 }

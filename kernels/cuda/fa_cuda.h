@@ -13,6 +13,8 @@
 #define fai_cuda_fail FA_JOIN(FA_PREFIX, fai_cuda_fail)
 #define fai_cuda_facts FA_JOIN(FA_PREFIX, fai_cuda_facts)
 #define fai_cuda_prepare FA_JOIN(FA_PREFIX, fai_cuda_prepare)
+#define fai_cuda_fill_params FA_JOIN(FA_PREFIX, fai_cuda_fill_params)
+#define fai_cuda_launch_merge FA_JOIN(FA_PREFIX, fai_cuda_launch_merge)
 #define fai_cuda_merge_kernel FA_JOIN(FA_PREFIX, fai_cuda_merge_kernel)
 #define fai_sm80_kernel_d64 FA_JOIN(FA_PREFIX, fai_sm80_kernel_d64)
 #define fai_sm80_kernel_d96 FA_JOIN(FA_PREFIX, fai_sm80_kernel_d96)
@@ -32,6 +34,14 @@ FAI_LOCAL cudaError_t fai_cuda_facts(int device, fai_machine *machine);
  * the device. */
 FAI_LOCAL cudaError_t fai_cuda_prepare(const void *kernel, std::atomic<uint64_t> *prepared,
                                        int device, int smem_bytes);
+
+/* What the kernels are told of a planned call (fa_tiles.cuh); `slots` blocks run at once. */
+struct fai_cuda_params;
+FAI_LOCAL void fai_cuda_fill_params(fai_cuda_params *p, const fa_args *a, const fai_plan *plan,
+                                    int64_t slots);
+
+/* The second kernel of calls that split the keys of tiles of p->tile_rows packed rows. */
+FAI_LOCAL cudaError_t fai_cuda_launch_merge(fai_cuda_params *p, int is_bf16, cudaStream_t stream);
 
 extern "C" {
 FAI_LOCAL const void *fai_cuda_merge_kernel(int is_bf16);

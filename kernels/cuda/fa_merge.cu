@@ -9,7 +9,7 @@ template <class Element>
 static __global__ void __launch_bounds__(kThreads)
     fai_merge(const __grid_constant__ fai_cuda_params p) {
     __shared__ fai_merge_notes notes;
-    const int parts = p.tile_rows / kFaiMergeRows, t = blockIdx.x / parts;
+    const int parts = (p.tile_rows + kFaiMergeRows - 1) / kFaiMergeRows, t = blockIdx.x / parts;
     const int begin = (blockIdx.x - t * parts) * kFaiMergeRows;
     fai_work w;
     if (!fai_find_work(p, t, 0, p.tile_rows, p.tile_keys, w) || w.splits_live == 1) return;

@@ -237,4 +237,59 @@ FAI_DEVICE void fai_push(uint32_t to, float4 x, uint32_t barrier) {
                  : "memory");
 }
 
+/* ---- sm_90a, prefill: warpgroups, and barriers that their warps arrive at ---------------------- */
+
+/* A barrier in shared memory that counts `count` arrivals, and bytes. */
+FAI_DEVICE void fai_arrival_init(uint32_t barrier, int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+FAI_DEVICE void fai_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/* Barriers 1 to 15 by number; all `threads` wait. */
+FAI_DEVICE void fai_barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+/* One of the threads that the others wait for, which itself goes on. */
+FAI_DEVICE void fai_barrier_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* What this thread wrote to shared memory is seen by the copy engine and the tensor cores. */
+FAI_DEVICE void fai_fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* The warpgroup gives registers away, or takes some of what others gave. */
+template <int kCount> FAI_DEVICE void fai_registers_down() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount> FAI_DEVICE void fai_registers_up() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+/* Products of a warpgroup: fence, issue, commit, wait; between, nobody touches their registers. */
+FAI_DEVICE void fai_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+FAI_DEVICE void fai_wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kPending> FAI_DEVICE void fai_wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+/* Tells the compiler that products in flight use the registers: no use moves past this place. */
+template <int kCount> FAI_DEVICE void fai_pin(float (&x)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
+}
+template <int kCount> FAI_DEVICE void fai_pin(uint32_t (&x)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(x[i])::"memory");
+}
+
+/* The inverse of fai_ldmatrix. */
+FAI_DEVICE void fai_stmatrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
 #endif /* FA_PTX_CUH */

@@ -32,11 +32,27 @@ cuuint64_t legal_stride(int64_t size, int64_t stride) {
     return stride > 0 && stride < limit && stride % 8 == 0 ? (cuuint64_t)stride * 2 : 0;
 }
 
+/* Rank 5; strides of dimensions 1 to 4 in bytes, 0 where there is no legal one. */
+int encode_map(CUtensorMap *map, const fa_view *view, const cuuint64_t (&dims)[5],
+               const cuuint64_t (&strides)[4], const cuuint32_t (&box)[5]) {
+    const encode_function encode = find_encode();
+    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+    if (!encode || (uintptr_t)view->data % 16 != 0) return 0;
+    for (const cuuint64_t stride : strides)
+        if (!stride) return 0;
+    /* Lines of 128 bytes are fetched into the L2; 256 costs up to 8 % of the read rate of an H200
+     * where the reads are long. Both formats are copied as bits. */
+    return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, view->data, dims, strides, box, steps,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 } // namespace
 
 int fai_make_tensor_map(CUtensorMap *map, const fa_view *view, fai_tensor_extent extent,
                         fai_tensor_box box) {
-    const encode_function encode = find_encode();
     const bool whole = extent.head_dim % box.chunk == 0;
     const int64_t chunks = whole ? extent.head_dim / box.chunk : 1;
     const cuuint64_t dims[5] = {(cuuint64_t)(whole ? box.chunk : extent.head_dim),
@@ -48,14 +64,19 @@ int fai_make_tensor_map(CUtensorMap *map, const fa_view *view, fai_tensor_extent
                                    legal_stride(extent.batch, view->stride_batch)};
     const cuuint32_t boxes[5] = {(cuuint32_t)box.chunk, (cuuint32_t)box.rows,
                                  (cuuint32_t)(whole ? box.chunks : 1), (cuuint32_t)box.heads, 1};
-    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-    if (!encode || (uintptr_t)view->data % 16 != 0 || !strides[0] || !strides[2] || !strides[3])
-        return 0;
-    /* Lines of 128 bytes are fetched into the L2; 256 costs up to 8 % of the read rate of an H200
-     * where the reads are long. Both formats are copied as bits. */
-    return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, view->data, dims, strides, boxes, steps,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE,
-                  box.chunk == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return encode_map(map, view, dims, strides, boxes);
+}
+
+int fai_make_group_map(CUtensorMap *map, const fa_view *view, fai_tensor_extent extent,
+                       int32_t group, fai_tensor_box box) {
+    const int64_t heads_kv = extent.heads / group;
+    const cuuint64_t dims[5] = {(cuuint64_t)extent.head_dim, (cuuint64_t)extent.seq,
+                                (cuuint64_t)group, (cuuint64_t)heads_kv, (cuuint64_t)extent.batch};
+    const cuuint64_t strides[4] = {
+        legal_stride(extent.seq, view->stride_seq), legal_stride(group, view->stride_head),
+        legal_stride(heads_kv, heads_kv > 1 ? view->stride_head * group : 0),
+        legal_stride(extent.batch, view->stride_batch)};
+    const cuuint32_t boxes[5] = {(cuuint32_t)box.chunk, (cuuint32_t)box.rows, (cuuint32_t)box.heads,
+                                 1, 1};
+    return encode_map(map, view, dims, strides, boxes);
 }

@@ -9,6 +9,7 @@
 #include <cuda.h> /* CUtensorMap; nothing of libcuda is linked */
 
 #ifdef FA_PREFIX
+#define fai_make_group_map FA_JOIN(FA_PREFIX, fai_make_group_map)
 #define fai_make_tensor_map FA_JOIN(FA_PREFIX, fai_make_tensor_map)
 #endif
 
@@ -35,5 +36,11 @@ typedef struct fai_tensor_box {
  * bytes, a stride of 0, negative, or of 2^40 bytes and more, a driver without tensor maps. */
 FAI_LOCAL int fai_make_tensor_map(CUtensorMap *map, const fa_view *view, fai_tensor_extent extent,
                                   fai_tensor_box box);
+
+/* The same for q, whose heads come in groups of `group`, one a kv head: coordinates are (element of
+ * the row, row, head of the group, kv head, batch), so that heads past the group's end read as
+ * zeros. A copy takes one chunk of the box's rows of its heads, head after head. */
+FAI_LOCAL int fai_make_group_map(CUtensorMap *map, const fa_view *view, fai_tensor_extent extent,
+                                 int32_t group, fai_tensor_box box);
 
 #endif /* FA_TENSOR_MAP_H */
