@@ -400,7 +400,9 @@ static __global__ void __launch_bounds__(fai_sm80_shape<kDim, kRows>::kThreads,
      * rows past the tile's count more than there is. */
     const int keys_seen = key_end[16 * shape::kRowTiles - 1] - ring.key;
     const int blocks_seen =
-        min(keys_seen > 0 ? (keys_seen - 1) / shape::kBlockKeys + 1 : 0, w.blocks_end);
+        shape::kWarps > 4
+            ? w.blocks_end /* leaving early would free no one: the others wait for their barriers */
+            : min(keys_seen > 0 ? (keys_seen - 1) / shape::kBlockKeys + 1 : 0, w.blocks_end);
 #pragma unroll 1
     for (int block = 0; block < blocks_seen; ++block) {
         float s[shape::kRowTiles][shape::kKeyTiles][4];
