@@ -270,6 +270,31 @@ Test(bits, threads_and_task_slices_do_not_change_them) {
     }
 }
 
+/* The kernel that a case runs on, its forced path counted. */
+static void name_kernel(const char *line, const char *way, char *name, size_t size) {
+    const subject *s = subject_get();
+    char why[CASE_LINE_MAX];
+    const test_case c = case_of("%s %s", line, way);
+    case_bed *bed = case_open(&c, why, sizeof why);
+    cr_assert(bed, "%s", why);
+    if (s->force_kernel) s->force_kernel(*c.kernel ? c.kernel : NULL);
+    subject_explain_value(s, case_args(bed), "kernel", name, size);
+    if (s->force_kernel) s->force_kernel(NULL);
+    case_close(bed);
+}
+
+/* What a family of kernels cannot walk, pages of one row for example, is another family's, whose
+ * bits are its own: such a way is judged by the oracle alone. */
+static void expect_same_where_one_kernel(const char *line, const char *way) {
+    char here[64], there[64];
+    name_kernel(line, "", here, sizeof here);
+    name_kernel(line, way, there, sizeof there);
+    if (strcmp(here, there) == 0)
+        expect_same_with(line, way, way);
+    else
+        expect_line("%s %s", line, way);
+}
+
 Test(bits, layout_and_pages_do_not_change_them) {
     static const char *const ways[] = {"Q=bhsd K=bhsd V=bhsd O=bhsd",
                                        "K=bhsd:c50 V=bhsd:c50",
@@ -285,7 +310,7 @@ Test(bits, layout_and_pages_do_not_change_them) {
     for (int n = 0; expect_path(n, prefix); ++n) {
         snprintf(line, sizeof line, "%s b=2 hq=4 hkv=2 d=64 q=70 kv=141 splits=1", prefix);
         for (size_t way = 0; way < sizeof ways / sizeof *ways; ++way)
-            expect_same_with(line, ways[way], ways[way]);
+            expect_same_where_one_kernel(line, ways[way]);
         snprintf(line, sizeof line, "%s b=2 hq=8 hkv=2 d=128 q=4 kv=1000 splits=8", prefix);
         expect_same_with(line, "O=bhsd", "o as bhsd, with splits"); /* shared case B29 */
         expect_same_with(line, "O=bshd:p8", "o with pitch d + 8, with splits");

@@ -54,9 +54,10 @@ static inline int32_t fai_prefill_box(int32_t keys, int32_t page_size) {
  * the start to 1024 bytes. A row is chunks of 64 columns, 128 bytes each; head_dim 96 has two, the
  * second half empty. */
 enum { kFaiPrefillNotes = 512, kFaiPrefillAlign = 1024 };
-static
 #ifdef __cplusplus
-    constexpr
+static constexpr
+#else
+static inline
 #endif
     int32_t
     fai_prefill_smem_bytes(const fai_prefill_tile *t) {
