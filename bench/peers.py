@@ -74,7 +74,8 @@ class Library:
     """One build of this library, by path; kernel: the one to force, or none."""
 
     def __init__(self, text, fa):
-        path, _, self.kernel = text.partition(":")
+        path, _, kernel = text.partition(":")
+        self.kernel = kernel.encode() or None  # the library keeps its address, so it must stay
         self.path, self.fa = pathlib.Path(path).resolve(), fa
         self.library = ctypes.CDLL(str(self.path))
         self.library.fa_last_error.restype = ctypes.c_char_p
@@ -82,13 +83,13 @@ class Library:
 
     def force(self, kernel):
         if self.kernel:
-            self.library.fai_test_force_kernel(kernel.encode() if kernel else None)
+            self.library.fai_test_force_kernel(kernel)
 
     def must(self, status):
         if status:
             raise Unsupported(f"status {status}: {self.library.fa_last_error().decode()}")
 
-    def arguments(self, torch, q, k, v):
+    def arguments(self, torch, q, k, v, fields):
         fa = self.fa
 
         def view(t):
@@ -96,16 +97,18 @@ class Library:
         batch, q_len, heads_q, head_dim = q.shape
         o = torch.full_like(q, math.nan)
         lse = torch.full(q.shape[:3], math.nan, device=q.device)
-        a = fa.Args(struct_size=ctypes.sizeof(fa.Args), version=fa.VERSION, device=2,
+        a = fa.Args(struct_size=ctypes.sizeof(fa.Args), version=fa.VERSION,
+                    device=2 if q.is_cuda else 1,
                     dtype=(4 if q.dtype == torch.bfloat16 else 2) * 256 + 16, batch=batch,
                     heads_q=heads_q, heads_kv=k.shape[2], head_dim=head_dim, q_len=q_len,
                     kv_len=k.shape[1], q=view(q), k=view(k), v=view(v), o=view(o),
-                    lse=view(lse[..., None]))
+                    lse=view(lse[..., None]), **fields)
         return a, o, lse
 
-    def prepare(self, torch, q, k, v):
-        """A function that runs the call on the current stream and returns (o, lse as (b, q, h))."""
-        a, o, lse = self.arguments(torch, q, k, v)
+    def prepare(self, torch, q, k, v, **fields):
+        """A function that runs the call on the current stream and returns (o, lse as (b, q, h)).
+        fields are others of fa_args."""
+        a, o, lse = self.arguments(torch, q, k, v, fields)
         pointer, size = ctypes.byref(a), ctypes.c_size_t()
         self.force(self.kernel)
         self.must(self.library.fa_fwd_causal_workspace(pointer, ctypes.byref(size)))
@@ -114,17 +117,18 @@ class Library:
         text = ctypes.create_string_buffer(4096)
         self.must(self.library.fa_explain(pointer, text, ctypes.c_size_t(len(text))))
         self.force(None)
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        stream_of = torch.cuda.current_stream if q.is_cuda else None
         library, force, kernel = self.library, self.force, self.kernel
 
         def run():
+            stream = ctypes.c_void_p(stream_of().cuda_stream) if stream_of else None
             force(kernel)
             status = library.fa_fwd_causal(pointer, stream)
             force(None)
             if status:
                 self.must(status)
             return o, lse
-        run.alive = (a, workspace)
+        run.alive, run.found = (a, workspace, q, k, v), (o, lse)  # the call has addresses only
         run.plan = dict(line.split("=", 1) for line in text.value.decode().splitlines()
                         if "=" in line)
         return run

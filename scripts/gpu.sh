@@ -1,0 +1,62 @@
+#!/bin/bash
+# gpu.sh - all tests that need a GPU, side by side: some three minutes on 16 cores and one GPU.
+#
+#   scripts/gpu.sh [BUILD_DIR]      build/gpu; output in BUILD_DIR/gpu/*.log
+#
+# FA_CUDA_ARCHS names the image that is built (90a-real). Needs nvcc, Criterion, compute-sanitizer
+# and a python3 with torch. A kernel path is the table of kernels from one row on; the Criterion
+# tests walk over all of them. Exits with 0 when every part passed.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+build=$(realpath -m "${1:-build/gpu}")
+logs=$build/gpu
+mkdir -p "$logs"
+export PATH=$PATH:/usr/local/cuda/bin
+
+build_all() {
+    cmake -S . -B "$build" -DFA_CUDA=ON -DFA_CUDA_ARCHS="${FA_CUDA_ARCHS:-90a-real}" &&
+        cmake --build "$build" --parallel "$(nproc)"
+}
+if ! build_all > "$logs/build.log" 2>&1; then
+    grep -i error "$logs/build.log" | head
+    exit 1
+fi
+echo "built in $SECONDS s"
+
+declare -A running
+# part NAME SECONDS COMMAND...
+part() {
+    local name=$1 limit=$2
+    shift 2
+    timeout "$limit" "$@" > "$logs/$name.log" 2>&1 &
+    running[$name]=$!
+}
+
+tests=$build/tests
+mapfile -t kernels < <(grep -oE '^ *\{"cuda_[a-z0-9_]+"' kernels/fa_plan.c | grep -oE 'cuda_[a-z0-9_]+')
+part tests 300 "$tests/fa_tests" --jobs 4
+for kernel in "${kernels[@]}"; do
+    part "cases-$kernel" 300 "$tests/fa_case" --all device=cuda kernel="$kernel"
+done
+for seed in 11 12 13 14 15 16; do
+    part "fuzz-$seed" 150 "$tests/fa_fuzz" device=cuda seconds=60 seed=$seed
+done
+# racecheck is some ten times slower than the others.
+for tool in memcheck:150 initcheck:150 synccheck:150 racecheck:40; do
+    part "${tool%:*}" 300 compute-sanitizer --tool "${tool%:*}" --error-exitcode 9 \
+        "$tests/fa_fuzz" device=cuda seconds=200 seed=5 calls="${tool#*:}"
+done
+part checks 300 python3 tests/cuda_checks.py "$build/libfa_fwd_causal_shared.so" "${kernels[@]}"
+
+failed=0
+for name in "${!running[@]}"; do
+    if wait "${running[$name]}"; then
+        echo "passed  $name: $(tail -1 "$logs/$name.log" | cut -c1-150)"
+    else
+        echo "FAILED  $name ($?), $logs/$name.log:"
+        grep -E 'WRONG|FALSE|FAIL|CRASH|ERROR SUMMARY|=========|Error' "$logs/$name.log" | head -5
+        failed=1
+    fi
+done
+echo "all in $SECONDS s"
+exit $failed
