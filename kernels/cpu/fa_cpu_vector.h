@@ -48,8 +48,6 @@ typedef uint16_t fai_half;
 #define FAI_FMA(a, b, c) ((a) * (b) + (c))
 #endif
 
-#define FAI_LOG2_E 1.44269504088896341f
-
 FAI_INLINE fai_vec fai_splat(float x) { return x - (fai_vec){0}; }
 FAI_INLINE fai_vec fai_load(const float *from) { return *(const fai_vec_anywhere *)from; }
 FAI_INLINE void fai_store(float *to, fai_vec x) { *(fai_vec_anywhere *)to = x; }

@@ -7,8 +7,6 @@
 #include "fa_tiles_sm80.h"
 
 #include <atomic>
-#include <cfloat>
-#include <cmath>
 #include <cuda_runtime.h>
 
 enum { kDevices = 64 }; /* whose facts are kept; later ones are asked each time */
@@ -170,7 +168,7 @@ void fai_cuda_fill_params(fai_cuda_params *p, const fa_args *a, const fai_plan *
     p->wide_q = is_wide(a->q);
     p->wide_kv = is_wide(a->k) && is_wide(a->v);
     p->wide_o = is_wide(a->o);
-    p->c = fminf(a->scale * 1.44269504088896341f, FLT_MAX);
+    p->c = fai_exponent_factor(a);
     p->octave = 1 / p->c;
     char *workspace = static_cast<char *>(a->workspace);
     p->partial_o = reinterpret_cast<float *>(workspace + plan->partial_o_at);

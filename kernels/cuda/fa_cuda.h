@@ -7,6 +7,8 @@
 #include "../fa_internal.h"
 
 #include <atomic>
+#include <cfloat>
+#include <cmath>
 #include <cuda_runtime.h>
 
 #ifdef FA_PREFIX
@@ -42,6 +44,11 @@ FAI_LOCAL void fai_cuda_fill_params(fai_cuda_params *p, const fa_args *a, const 
 
 /* The second kernel of calls that split the keys of tiles of p->tile_rows packed rows. */
 FAI_LOCAL cudaError_t fai_cuda_launch_merge(fai_cuda_params *p, int is_bf16, cudaStream_t stream);
+
+/* c of exp(scale * score) = 2^(c * score); finite, since 0 * inf would be NaN. */
+static inline float fai_exponent_factor(const fa_args *a) {
+    return fminf(a->scale * FAI_LOG2_E, FLT_MAX);
+}
 
 extern "C" {
 FAI_LOCAL const void *fai_cuda_merge_kernel(int is_bf16);

@@ -3,8 +3,6 @@
 #include "fa_cuda_decode.h"
 
 #include <atomic>
-#include <cfloat>
-#include <cmath>
 
 namespace {
 
@@ -61,7 +59,7 @@ bool make_params(const fa_args *a, const fai_plan *plan, fai_decode_params *p) {
     p->by_tiles = fai_make_divisor(p->tiles);
     p->by_heads_kv = fai_make_divisor(a->heads_kv);
     p->by_page = fai_make_divisor(a->page_size > 0 ? a->page_size : 1);
-    p->c = fminf(a->scale * 1.44269504088896341f, FLT_MAX);
+    p->c = fai_exponent_factor(a);
     p->octave = 1 / p->c;
     p->offset = a->causal_offsets ? 0 : fai_offset(a, 0, a->q_len, a->kv_len);
     return fai_make_tensor_map(&p->maps[0], &a->k, extent, box) &&

@@ -57,7 +57,7 @@ template <int kRows, int kWarpsKeys> struct fai_sm80_notes {
     fai_rows<kRows> rows;
     fai_work work;
     fai_merge_notes merge;
-    float octave[kWarpsKeys][16]; /* of a warp's row: the reference times c; -inf without keys */
+    float exponent[kWarpsKeys][16]; /* of a row: the reference times c; -inf without keys */
     float sum[kWarpsKeys][16];
     int is_last;
 };
@@ -290,7 +290,7 @@ FAI_DEVICE void fai_merge_warps(const fai_cuda_params &p, const fai_work &w,
         const float sum = fai_quad_sum(softmax.sum[0][half]);
         if (lane % 4 == 0) {
             notes->sum[warp][row] = sum;
-            notes->octave[warp][row] =
+            notes->exponent[warp][row] =
                 sum == 0 ? -INFINITY : -fai_bias(softmax.reference[0][half], p.c);
         }
         if (row < w.count) {
@@ -308,12 +308,12 @@ FAI_DEVICE void fai_merge_warps(const fai_cuda_params &p, const fai_work &w,
         float most = -INFINITY, sum = 0, x[8] = {};
 #pragma unroll
         for (int part = 0; part < Shape::kWarpsKeys; ++part)
-            most = fmaxf(most, notes->octave[part][row]);
+            most = fmaxf(most, notes->exponent[part][row]);
 #pragma unroll
         for (int part = 0; part < Shape::kWarpsKeys; ++part) {
             /* Without keys there is nothing to add, not even a NaN of v times 0. */
-            if (notes->octave[part][row] == -INFINITY) continue;
-            const float weight = fai_merge_weight(notes->octave[part][row], most);
+            if (notes->exponent[part][row] == -INFINITY) continue;
+            const float weight = fai_merge_weight(notes->exponent[part][row], most);
             const float *from = reinterpret_cast<float *>(rings + part * ring_bytes) + row * kDim +
                                 (unit ^ (row & 3)) * 8;
             sum += weight * notes->sum[part][row];

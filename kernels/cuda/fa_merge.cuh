@@ -26,11 +26,11 @@ FAI_DEVICE void fai_merge_rows(const fai_cuda_params &p, const fai_work &w, int 
         const float *lse = p.partial_lse + fai_partial_row(p, w, row, 0);
         float most = -INFINITY, sum = 0;
         for (int s = lane; s < live; s += 32)
-            most = fmaxf(most, fai_ld_cg(lse + s * rows) * FAI_LOG2E);
+            most = fmaxf(most, fai_ld_cg(lse + s * rows) * FAI_LOG2_E);
 #pragma unroll
         for (int i = 16; i > 0; i /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
         for (int s = lane; s < live; s += 32)
-            sum += fai_merge_weight(fai_ld_cg(lse + s * rows) * FAI_LOG2E, most);
+            sum += fai_merge_weight(fai_ld_cg(lse + s * rows) * FAI_LOG2_E, most);
 #pragma unroll
         for (int i = 16; i > 0; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
         if (lane > 0) continue;
@@ -49,7 +49,7 @@ FAI_DEVICE void fai_merge_rows(const fai_cuda_params &p, const fai_work &w, int 
         float x[4] = {};
 #pragma unroll 8
         for (int s = 0; s < live; ++s) {
-            const float weight = fai_merge_weight(fai_ld_cg(lse + s * rows) * FAI_LOG2E, most);
+            const float weight = fai_merge_weight(fai_ld_cg(lse + s * rows) * FAI_LOG2_E, most);
             const float4 part =
                 fai_ld_cg(reinterpret_cast<const float4 *>(o + s * rows * p.a.head_dim));
             x[0] += weight * part.x, x[1] += weight * part.y;

@@ -11,11 +11,11 @@
 #ifndef FA_SOFTMAX_CUH
 #define FA_SOFTMAX_CUH
 
+#include "../fa_internal.h"
 #include "fa_ptx.cuh"
 
 #include <math.h>
 
-#define FAI_LOG2E 1.44269504088896341f
 #define FAI_LN2 0.693147180559945309f
 
 /* A row's reference as the exponent to add: 0 for -inf, so that masked scores give 2^-inf = 0 and
