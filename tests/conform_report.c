@@ -209,9 +209,12 @@ static bool write_file(const conform_run *run, const char *suffix,
 
 bool conform_report(const conform_run *run) {
     bool ok = true;
-    if (run->stem)
-        ok = write_file(run, ".tap", put_tap) & write_file(run, ".xml", put_junit) &
-             write_file(run, ".json", put_json);
+    if (run->stem) {
+        /* A format that cannot be written does not keep the others from being written. */
+        ok = write_file(run, ".tap", put_tap);
+        ok = write_file(run, ".xml", put_junit) && ok;
+        ok = write_file(run, ".json", put_json) && ok;
+    }
     print_summary(run);
     return ok;
 }
