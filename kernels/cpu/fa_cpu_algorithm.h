@@ -77,6 +77,8 @@ static void fai_run_part(fai_tile *t, fai_scratch *w) {
         fai_turn_to_head(t, w, h);
         fai_load_q(t, w);
     }
+    w->here = w->rows_of_caller[0];
+    w->ahead = w->rows_of_caller[1];
     if (blocks.end > 0)
         fai_look_ahead(t, &a->k, split.begin, (int32_t)fai_min64(block, end - split.begin), w);
     for (int64_t b = 0; b < blocks.end; ++b) {
@@ -133,7 +135,7 @@ static void fai_run_tile(const fai_cpu_call *call, const fai_cpu_task *task) {
     t.offset = fai_offset(a, task->seq, t.q_len, t.kv_len);
     t.group = a->heads_q / a->heads_kv;
     t.dim = fai_round_up(a->head_dim, FAI_PAD);
-    t.row_size = a->head_dim * (a->dtype == FA_DTYPE_F32 ? 4 : 2);
+    t.row_size = a->head_dim * fai_element_size(a->dtype);
     const int64_t begin = task->tile * plan->tile_rows;
     const int64_t end = fai_min64(begin + plan->tile_rows, t.q_len * t.group);
     const int64_t part = fai_part_rows(t.dim);

@@ -20,18 +20,21 @@
 #define FAI_LANES 8
 #define FAI_FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define FAI_MAX(a, b) _mm256_max_ps(b, a) /* its second operand where either is NaN */
-#define FAI_LOAD_F16(from) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(from)))
-#define FAI_REPEAT(from, run) fai_repeat_avx2(from, run)
+#define FAI_REPEAT(from, run, dtype) fai_repeat_avx2(from, run, dtype)
 #define FAI_PAIR_SUMS(a, b) fai_pair_sums_avx2(a, b)
 #define FAI_SWAP(x, step) fai_swap_avx2(x, step)
 
-static inline __m256 fai_repeat_avx2(const float *from, const int run) {
-    double two;
-    if (run == 1) return _mm256_broadcast_ss(from);
-    if (run == 4) return _mm256_broadcast_ps((const __m128 *)(const void *)from);
-    if (run == 8) return _mm256_loadu_ps(from);
-    memcpy(&two, from, sizeof(two));
-    return _mm256_castpd_ps(_mm256_set1_pd(two));
+static inline __m256 fai_repeat_avx2(const void *from, const int run, const int dtype) {
+    if (dtype == FA_DTYPE_F32)
+        return run == 8 ? _mm256_loadu_ps((const float *)from)
+                        : _mm256_broadcast_ps((const __m128 *)from);
+    double four; /* halves, at any address */
+    __m128i halves;
+    memcpy(&four, from, sizeof(four));
+    halves =
+        run == 8 ? _mm_loadu_si128((const __m128i *)from) : _mm_castpd_si128(_mm_set1_pd(four));
+    if (dtype == FA_DTYPE_F16) return _mm256_cvtph_ps(halves);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 static inline __m256 fai_pair_sums_avx2(__m256 a, __m256 b) {
     const __m256d halves = _mm256_castps_pd(_mm256_hadd_ps(a, b)); /* a0 b0 | a1 b1 */

@@ -11,40 +11,70 @@
 
 #include "fa_cpu_softmax.h"
 
-/* A lane holds one of `run` neighbouring elements of one row: those of K are repeated for every
- * row, q lies so already. Eight keys in turn, each with a sum of its own, hide the latency of an
- * FMA; the run of each row is then added up for several keys at once. */
-FAI_INLINE void fai_scores_few(const fai_tile *t, fai_scratch *w, int32_t keys, const int rows) {
-    enum { kKeys = 8 };
-    const int run = FAI_LANES / rows;
-    for (int32_t j = 0; j < keys; j += kKeys) {
-        const float *const *k = w->rows + j;
-        const float *q = w->q;
-        fai_vec sum[kKeys];
-        for (int i = 0; i < kKeys; ++i) sum[i] = fai_splat(0);
-        fai_fetch(t, w, kKeys);
-        for (int32_t d = 0; d < t->dim; d += run, q += FAI_LANES) {
-            const fai_vec x = fai_load(q);
-            for (int i = 0; i < kKeys; ++i) sum[i] = FAI_FMA(fai_repeat(k[i] + d, run), x, sum[i]);
+/* Products of q with `keys` rows of K from row j on, for each of them and each vector of q. A vector
+ * holds `run` neighbouring elements of one row, or half as many of two: those of K are repeated for
+ * every row, q lies so already. Sums of their own for each key hide the latency of an FMA. What is
+ * fetched lies as far from all of them as from the first, which holds within a page. */
+FAI_INLINE void fai_multiply_few(const fai_tile *t, const fai_scratch *w, int32_t j, fai_vec *sum,
+                                 const int keys, const int rows, const int dtype) {
+    const int vectors = fai_few_vectors(rows), run = fai_few_run(rows);
+    const int size = fai_element_size(dtype), line = 64 / size;
+    const char *k[8];
+    const float *q = w->q;
+    const intptr_t next = (intptr_t)(w->next[j] + w->next_at) - (intptr_t)(w->rows[j] + w->rows_at);
+    fai_vec part[8][2];
+    for (int i = 0; i < keys; ++i) {
+        k[i] = w->rows[j + i] + w->rows_at;
+        for (int v = 0; v < vectors; ++v) part[i][v] = fai_splat(0);
+    }
+    for (int32_t begin = 0; begin < t->dim; begin += line) {
+        const int32_t end = begin + line < t->dim ? begin + line : t->dim;
+        for (int i = 0; i < keys; ++i) FAI_PREFETCH(k[i] + begin * size + next);
+        for (int32_t d = begin; d < end; d += run, q += vectors * FAI_LANES) {
+            fai_vec x[2];
+            for (int v = 0; v < vectors; ++v) x[v] = fai_load(q + v * FAI_LANES);
+            for (int i = 0; i < keys; ++i) {
+                const fai_vec y = fai_repeat(k[i] + d * size, run, dtype);
+                for (int v = 0; v < vectors; ++v) part[i][v] = FAI_FMA(y, x[v], part[i][v]);
+            }
         }
-        for (int left = run, count = kKeys; left > 1; left /= 2, count /= 2)
+    }
+    for (int i = 0; i < keys; ++i)
+        for (int v = 0; v < vectors; ++v) sum[i * vectors + v] = part[i][v];
+}
+
+/* The run of each row is added up for as many keys at once as make whole vectors, from as many sums
+ * as leave registers for the operands. */
+FAI_INLINE void fai_scores_few(const fai_tile *t, fai_scratch *w, int32_t keys, const int rows,
+                               const int dtype) {
+    const int vectors = fai_few_vectors(rows);
+    const int step = rows > 2 ? 4 : 8;
+    for (int32_t j = 0; j < keys; j += step) {
+        fai_vec sum[8];
+        fai_multiply_few(t, w, j, sum, step, rows, dtype);
+        int count = step * vectors;
+        for (int left = fai_few_run(rows); left > 1; left /= 2, count /= 2)
             for (int i = 0; i < count / 2; ++i) sum[i] = fai_pair_sums(sum[2 * i], sum[2 * i + 1]);
-        for (int i = 0; i < kKeys / run; ++i)
+        for (int i = 0; i < count; ++i)
             fai_store(w->s + j * rows + i * FAI_LANES, sum[i] * fai_splat(t->a->scale));
     }
 }
 
 FAI_INLINE void fai_output_chunk(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys,
-                                 const int rows, const int span) {
+                                 const int rows, const int span, const int dtype) {
+    const int size = fai_element_size(dtype);
     fai_vec sum[FAI_FEW_ROWS][8];
     for (int r = 0; r < rows; ++r)
         for (int c = 0; c < span; ++c) sum[r][c] = fai_splat(0);
     const float *p = w->s;
+    const char *const *row = w->rows, *const *next = w->next;
+    const int64_t row_at = w->rows_at + at * size, next_at = w->next_at + at * size;
     for (int32_t j = 0; j < keys; ++j, p += rows) {
-        const float *v = w->rows[j] + at;
-        if (at == 0) fai_fetch(t, w, 1);
+        const char *v = row[j] + row_at;
+        for (int c = 0; c < span * FAI_LANES * size; c += 64) FAI_PREFETCH(next[j] + next_at + c);
         fai_vec x[8];
-        for (int c = 0; c < span; ++c) x[c] = fai_load(v + c * FAI_LANES);
+        for (int c = 0; c < span; ++c)
+            x[c] = fai_repeat(v + c * FAI_LANES * size, FAI_LANES, dtype);
         for (int r = 0; r < rows; ++r)
             for (int c = 0; c < span; ++c) sum[r][c] = FAI_FMA(fai_splat(p[r]), x[c], sum[r][c]);
     }
@@ -55,13 +85,13 @@ FAI_INLINE void fai_output_chunk(const fai_tile *t, fai_scratch *w, int32_t at, 
         }
 }
 FAI_INLINE void fai_outputs_few(const fai_tile *t, fai_scratch *w, int32_t keys, const int rows,
-                                const int span) {
+                                const int span, const int dtype) {
     int32_t d = 0;
     for (; d + span * FAI_LANES <= t->dim; d += span * FAI_LANES)
-        fai_output_chunk(t, w, d, keys, rows, span);
+        fai_output_chunk(t, w, d, keys, rows, span, dtype);
     for (; d + 2 * FAI_LANES <= t->dim; d += 2 * FAI_LANES)
-        fai_output_chunk(t, w, d, keys, rows, 2);
-    for (; d < t->dim; d += FAI_LANES) fai_output_chunk(t, w, d, keys, rows, 1);
+        fai_output_chunk(t, w, d, keys, rows, 2, dtype);
+    for (; d < t->dim; d += FAI_LANES) fai_output_chunk(t, w, d, keys, rows, 1, dtype);
 }
 
 /* Lane i of vector j holds row i % rows, of key j * FAI_LANES / rows + i / rows. */
@@ -75,39 +105,43 @@ FAI_INLINE void fai_softmax_few(fai_scratch *w, int32_t keys, const int rows) {
                 least < fai_round_up(keys, 8) ? limit : NULL, w->max, w->sum, w->factor, rows);
 }
 
-/* Functions of their own, for a compiler that inlines them together runs out of registers. */
-static void fai_weights_of_1(const fai_tile *t, fai_scratch *w, int32_t keys) {
-    fai_scores_few(t, w, keys, 1);
-    fai_softmax_few(w, keys, 1);
-}
-static void fai_weights_of_2(const fai_tile *t, fai_scratch *w, int32_t keys) {
-    fai_scores_few(t, w, keys, 2);
-    fai_softmax_few(w, keys, 2);
-}
-static void fai_weights_of_4(const fai_tile *t, fai_scratch *w, int32_t keys) {
-    fai_scores_few(t, w, keys, 4);
-    fai_softmax_few(w, keys, 4);
-}
-static void fai_outputs_of_1(const fai_tile *t, fai_scratch *w, int32_t keys) {
-    fai_outputs_few(t, w, keys, 1, 8);
-}
-static void fai_outputs_of_2(const fai_tile *t, fai_scratch *w, int32_t keys) {
-    fai_outputs_few(t, w, keys, 2, 4);
-}
-/* Without an FMA the product needs a register of its own, so four lanes hold fewer sums. */
-static void fai_outputs_of_4(const fai_tile *t, fai_scratch *w, int32_t keys) {
-    fai_outputs_few(t, w, keys, 4, FAI_LANES > 4 ? 3 : 2);
-}
+/* Functions of their own, for a compiler that inlines them together runs out of registers: one for
+ * each number of rows and type. Without an FMA the product needs a register of its own, so with four
+ * lanes an output step holds fewer sums. */
+#define FAI_FEW_STEPS(rows, span, name, dtype)                                                    \
+    static void fai_weights_of_##rows##_##name(const fai_tile *t, fai_scratch *w, int32_t keys) { \
+        fai_scores_few(t, w, keys, rows, dtype);                                                  \
+        fai_softmax_few(w, keys, rows);                                                           \
+    }                                                                                             \
+    static void fai_outputs_of_##rows##_##name(const fai_tile *t, fai_scratch *w, int32_t keys) { \
+        fai_outputs_few(t, w, keys, rows, span, dtype);                                           \
+    }
+#define FAI_FEW_TYPES(rows, span)                  \
+    FAI_FEW_STEPS(rows, span, f16, FA_DTYPE_F16)   \
+    FAI_FEW_STEPS(rows, span, bf16, FA_DTYPE_BF16) \
+    FAI_FEW_STEPS(rows, span, f32, FA_DTYPE_F32)
+FAI_FEW_TYPES(1, 8)
+FAI_FEW_TYPES(2, 4)
+FAI_FEW_TYPES(4, (FAI_LANES > 4 ? 3 : 2))
 
 typedef void (*fai_few_step)(const fai_tile *t, fai_scratch *w, int32_t keys);
+#define FAI_FEW_ROW(step, rows) \
+    { step##_of_##rows##_f16, step##_of_##rows##_bf16, step##_of_##rows##_f32 }
 
+static void fai_take_few_step(const fai_few_step table[][3], const fai_tile *t, fai_scratch *w,
+                              int32_t keys) {
+    const int type = w->rows_dtype == FA_DTYPE_F32 ? 2 : w->rows_dtype == FA_DTYPE_BF16;
+    table[t->few / 2][type](t, w, keys);
+}
 static void fai_few_weights(const fai_tile *t, fai_scratch *w, int32_t keys) {
-    static const fai_few_step weights[] = {fai_weights_of_1, fai_weights_of_2, fai_weights_of_4};
-    weights[t->few / 2](t, w, keys);
+    static const fai_few_step weights[][3] = {
+        FAI_FEW_ROW(fai_weights, 1), FAI_FEW_ROW(fai_weights, 2), FAI_FEW_ROW(fai_weights, 4)};
+    fai_take_few_step(weights, t, w, keys);
 }
 static void fai_few_outputs(const fai_tile *t, fai_scratch *w, int32_t keys) {
-    static const fai_few_step outputs[] = {fai_outputs_of_1, fai_outputs_of_2, fai_outputs_of_4};
-    outputs[t->few / 2](t, w, keys);
+    static const fai_few_step outputs[][3] = {
+        FAI_FEW_ROW(fai_outputs, 1), FAI_FEW_ROW(fai_outputs, 2), FAI_FEW_ROW(fai_outputs, 4)};
+    fai_take_few_step(outputs, t, w, keys);
 }
 
 #endif /* FA_CPU_FEW_H */

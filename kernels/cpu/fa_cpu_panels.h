@@ -8,12 +8,12 @@
 #include "fa_cpu_softmax.h"
 
 /* S[key][row] = scale * K[key] . Q[row] for `step` keys and `span` vectors of rows. */
-FAI_INLINE void fai_score_step(const float *const *rows, const float *q, int32_t dim, float scale,
-                               float *s, const int step, const int span) {
+FAI_INLINE void fai_score_step(const fai_scratch *w, int32_t key, const float *q, int32_t dim,
+                               float scale, float *s, const int step, const int span) {
     fai_vec sum[8][FAI_MAX_SPAN];
     const float *k[8];
     for (int i = 0; i < step; ++i) {
-        k[i] = rows[i];
+        k[i] = (const float *)(const void *)(w->rows[key + i] + w->rows_at);
         for (int c = 0; c < span; ++c) sum[i][c] = fai_splat(0);
     }
     for (int32_t d = 0; d < dim; ++d, q += span * FAI_LANES) {
@@ -28,13 +28,15 @@ FAI_INLINE void fai_score_step(const float *const *rows, const float *q, int32_t
 }
 
 /* O[dim][row] = O * factor + sum over the keys of V[key][dim] * P[key][row], for `step` dims. */
-FAI_INLINE void fai_output_step(const float *const *rows, int32_t at, const float *p, int32_t keys,
+FAI_INLINE void fai_output_step(const fai_scratch *w, int32_t at, const float *p, int32_t keys,
                                 const float *factor, float *o, const int step, const int span) {
     fai_vec sum[8][FAI_MAX_SPAN];
     for (int i = 0; i < step; ++i)
         for (int c = 0; c < span; ++c) sum[i][c] = fai_splat(0);
+    const char *const *row = w->rows;
+    const int64_t row_at = w->rows_at + at * (int64_t)sizeof(float);
     for (int32_t j = 0; j < keys; ++j, p += span * FAI_LANES) {
-        const float *v = rows[j] + at;
+        const float *v = (const float *)(const void *)(row[j] + row_at);
         fai_vec x[FAI_MAX_SPAN];
         for (int c = 0; c < span; ++c) x[c] = fai_load(p + c * FAI_LANES);
         for (int i = 0; i < step; ++i)
@@ -51,17 +53,18 @@ FAI_INLINE void fai_output_step(const float *const *rows, int32_t at, const floa
 FAI_INLINE void fai_scores(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys,
                            const int step, const int span) {
     for (int32_t j = 0; j < keys; j += step) {
-        if (at == 0) fai_fetch(t, w, step);
-        fai_score_step(w->rows + j, w->q + at * t->dim, t->a->head_dim, t->a->scale,
+        for (int i = 0; at == 0 && i < step; ++i) fai_fetch(t, w->next[j + i] + w->next_at);
+        fai_score_step(w, j, w->q + at * t->dim, t->a->head_dim, t->a->scale,
                        w->s + at * FAI_CPU_TILE_KEYS + j * span * FAI_LANES, step, span);
     }
 }
 FAI_INLINE void fai_outputs(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys,
                             const int step, const int span) {
-    const int32_t fetched = fai_round_up(w->ahead_count * step, t->dim) / t->dim;
+    int32_t fetched = 0;
     for (int32_t d = 0; d < t->dim; d += step) {
-        if (at == 0) fai_fetch(t, w, fetched);
-        fai_output_step(w->rows, d, w->s + at * FAI_CPU_TILE_KEYS, keys, w->factor + at,
+        for (; at == 0 && fetched * t->dim < keys * d; ++fetched)
+            fai_fetch(t, w->next[fetched] + w->next_at);
+        fai_output_step(w, d, w->s + at * FAI_CPU_TILE_KEYS, keys, w->factor + at,
                         w->o + at * t->dim + d * span * FAI_LANES, step, span);
     }
 }

@@ -15,6 +15,8 @@
  * halved with each doubling of head_dim, and so are the keys. */
 #define FAI_WHOLE_ROWS_DIM 128
 #define FAI_WHOLE_KEYS_DIM 256
+/* K of a narrow tile's block, of all heads; V is as large, and so is what is ahead of either. */
+#define FAI_NARROW_BLOCK_BYTES 65536
 #define FAI_Q_FLOATS (FAI_CPU_TILE_ROWS * FAI_WHOLE_ROWS_DIM)
 #define FAI_KV_FLOATS (FAI_CPU_TILE_KEYS * FAI_WHOLE_KEYS_DIM)
 FA_STATIC_ASSERT(FAI_MAX_HEAD_DIM_CPU <= 4 * FAI_WHOLE_ROWS_DIM &&
@@ -32,15 +34,21 @@ typedef struct fai_scratch {
     float sum_of_heads[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
     float factor_of_heads[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
     int32_t limit[FAI_CPU_TILE_ROWS] FAI_ALIGNED; /* keys of the block that each row sees */
-    const float *rows[FAI_CPU_TILE_KEYS];         /* of the head in turn, in float32 */
-    /* The head in turn. */
+    /* Rows of K or V of the first head, as the caller has them: of the block that is worked on, and
+     * of the one after it. */
+    const char *rows_of_caller[2][FAI_CPU_TILE_KEYS], **here, **ahead;
+    int64_t here_stride, ahead_stride; /* bytes from a head's row to the next head's */
+    int32_t ahead_count;
+    const char *copies[FAI_CPU_TILE_KEYS];
+    /* The head in turn. Row j of its keys is at rows[j] + rows_at: the caller's or a copy in
+     * float32. Meanwhile row j of the next head is fetched, or after the last head row j of the
+     * first one ahead: next[j] + next_at. */
     float *q, *o, *s, *max, *sum;
     float *factor; /* what a new maximum makes of sum and o */
-    /* Rows of the first head as the caller has them: of the block that is worked on, and of the one
-     * after it, which is fetched meanwhile, the heads of a key together. */
-    const char *here[FAI_CPU_TILE_KEYS], *ahead[FAI_CPU_TILE_KEYS];
-    int64_t here_stride, ahead_stride; /* bytes from a head's row to the next head's */
-    int32_t ahead_count, fetched_keys, fetched_heads;
+    const char *const *rows;
+    const char *const *next;
+    int64_t rows_at, next_at;
+    int32_t rows_dtype;
 } fai_scratch;
 
 /* A tile, or a part of it, in the packed rows of one (sequence, kv head). */
@@ -72,11 +80,13 @@ static inline int32_t fai_part_rows(int32_t dim) {
            : dim <= 2 * FAI_WHOLE_ROWS_DIM ? FAI_CPU_TILE_ROWS / 2
                                            : FAI_CPU_TILE_ROWS / 4;
 }
-/* Half a block where the keys of many heads go through the L2 together. */
+/* Fewer keys where those of many heads go through the L2 together. */
 static inline int32_t fai_block_keys(const fai_tile *t) {
-    const int is_narrow = t->q_len * t->group <= FAI_CPU_NARROW_ROWS;
-    const int64_t dim = is_narrow ? t->dim * t->a->heads_kv : t->dim;
-    return dim > FAI_WHOLE_KEYS_DIM ? FAI_CPU_TILE_KEYS / 2 : FAI_CPU_TILE_KEYS;
+    int32_t keys = t->dim > FAI_WHOLE_KEYS_DIM ? FAI_CPU_TILE_KEYS / 2 : FAI_CPU_TILE_KEYS;
+    if (t->q_len * t->group > FAI_CPU_NARROW_ROWS) return keys;
+    while (keys > FAI_PAD && keys * t->row_size * t->a->heads_kv > FAI_NARROW_BLOCK_BYTES)
+        keys /= 2;
+    return keys;
 }
 static inline int32_t fai_round_up(int32_t x, int32_t unit) { return (x + unit - 1) / unit * unit; }
 static inline int64_t fai_query(const fai_tile *t, int32_t row) {
@@ -85,8 +95,9 @@ static inline int64_t fai_query(const fai_tile *t, int32_t row) {
 static inline int64_t fai_head(const fai_tile *t, int32_t row) {
     return t->head_kv * t->group + (t->first + row) % t->group;
 }
+static inline int32_t fai_element_size(int32_t dtype) { return dtype == FA_DTYPE_F32 ? 4 : 2; }
 static inline const void *fai_element(const void *data, int64_t at, int32_t dtype) {
-    return (const char *)data + at * (dtype == FA_DTYPE_F32 ? 4 : 2);
+    return (const char *)data + at * fai_element_size(dtype);
 }
 
 /* Vectors are taken in threes, but so that none is left alone: two sums in flight for each scalar
@@ -102,6 +113,10 @@ static inline fai_panel fai_panel_of(const fai_tile *t, int32_t row) {
     while (row >= panel.at + panel.width) panel = fai_panel_at(t, panel.at + panel.width);
     return panel;
 }
+
+/* In the kernel for few rows: one or two rows share a vector of q. */
+static inline int fai_few_vectors(const int rows) { return rows > 2 ? rows / 2 : 1; }
+static inline int fai_few_run(const int rows) { return rows > 1 ? FAI_LANES / 2 : FAI_LANES; }
 
 /* The head's part of what the heads share. */
 static void fai_turn_to_head(fai_tile *t, fai_scratch *w, int64_t index) {
@@ -130,9 +145,9 @@ static void fai_load_q(const fai_tile *t, fai_scratch *w) {
         const void *from = fai_element(a->q.data, at, a->dtype);
         fai_row_to_float(row, from, a->head_dim, a->dtype);
         if (t->few) {
-            const int32_t run = FAI_LANES / t->few;
+            const int32_t run = fai_few_run(t->few), turn = run * t->few;
             for (int32_t d = 0; d < a->head_dim; ++d)
-                w->q[d / run * FAI_LANES + r * run + d % run] = row[d];
+                w->q[d / run * turn + r * run + d % run] = row[d];
             continue;
         }
         const fai_panel panel = fai_panel_of(t, r);
@@ -143,17 +158,19 @@ static void fai_load_q(const fai_tile *t, fai_scratch *w) {
 
 /* Makes the block that was ahead the one to work on. */
 static void fai_step_ahead(fai_scratch *w) {
-    memcpy(w->here, w->ahead, (size_t)w->ahead_count * sizeof(w->ahead[0]));
+    const char **const done = w->here;
+    w->here = w->ahead;
+    w->ahead = done;
     w->here_stride = w->ahead_stride;
 }
 
-/* Notes where the next `keys` rows of K or V lie; the micro-kernels then fetch them while they work
- * on the block before. Rows are a stride apart, up to a page's end. */
+/* Notes where the next `keys` rows of K or V lie. Rows are a stride apart, up to a page's end. */
 static void fai_look_ahead(const fai_tile *t, const fa_view *view, int64_t key, int32_t keys,
                            fai_scratch *w) {
     const fa_args *a = t->a;
-    const int64_t size = a->dtype == FA_DTYPE_F32 ? 4 : 2;
-    for (int32_t j = 0; j < keys;) {
+    const int64_t size = fai_element_size(a->dtype);
+    int32_t j = 0;
+    while (j < keys) {
         const int64_t row = t->k_rows.begin + key + j;
         const int64_t run = a->page_size > 0 ? a->page_size - row % a->page_size : keys;
         const int32_t end = (int32_t)fai_min64(j + run, keys);
@@ -161,40 +178,42 @@ static void fai_look_ahead(const fai_tile *t, const fa_view *view, int64_t key, 
             view->data, fai_kv_offset(a, view, t->task.seq, t->task.head_kv, row), a->dtype);
         for (int64_t at = 0; j < end; ++j, at += view->stride_seq * size) w->ahead[j] = from + at;
     }
+    for (; j < FAI_CPU_TILE_KEYS; ++j) w->ahead[j] = w->ahead[j > 0 ? j - 1 : 0];
     w->ahead_stride = view->stride_head * size;
     w->ahead_count = keys;
-    w->fetched_keys = w->fetched_heads = 0;
 }
 
-/* Fetches the next `count` of the rows ahead. */
-static inline void fai_fetch(const fai_tile *t, fai_scratch *w, int32_t count) {
-    for (; count > 0 && w->fetched_keys < w->ahead_count; --count) {
-        const char *row = w->ahead[w->fetched_keys] + w->fetched_heads * w->ahead_stride;
-        for (int32_t at = 0; at < t->row_size; at += 64) FAI_PREFETCH(row + at);
-        if (++w->fetched_heads < t->task.heads) continue;
-        w->fetched_heads = 0;
-        ++w->fetched_keys;
-    }
+static inline void fai_fetch(const fai_tile *t, const char *row) {
+    for (int32_t at = 0; at < t->row_size; at += 64) FAI_PREFETCH(row + at);
 }
 
-/* The rows of the head in turn, the last one repeated up to a whole step. Float32 rows of whole
- * vectors are read where they are when the tile is narrow; otherwise copies are better: rows that
- * lie a power of two apart fall on few lines of the cache. */
+/* The rows of the head in turn, the last one repeated up to a whole step. Rows of whole vectors are
+ * read where they are when the tile is narrow, 16-bit ones only by the kernel for few rows;
+ * otherwise copies are better: rows that lie a power of two apart fall on few lines of the cache. */
 static void fai_take_rows(const fai_tile *t, fai_scratch *w, int32_t keys) {
     const fa_args *a = t->a;
-    const int in_place =
-        a->dtype == FA_DTYPE_F32 && a->head_dim == t->dim && t->width <= FAI_MAX_SPAN * FAI_LANES;
-    const int64_t head_at = (t->head_kv - t->task.head_kv) * w->here_stride;
+    const int is_f32 = a->dtype == FA_DTYPE_F32, whole = a->head_dim == t->dim;
+    const int64_t head = t->head_kv - t->task.head_kv, from_at = head * w->here_stride;
+    const int is_last = head + 1 == t->task.heads;
+    w->next = is_last ? w->ahead : w->here;
+    w->next_at = is_last ? 0 : from_at + w->here_stride;
+    if (whole && (t->few > 0 || (is_f32 && t->width <= FAI_MAX_SPAN * FAI_LANES))) {
+        w->rows = w->here;
+        w->rows_at = from_at;
+        w->rows_dtype = a->dtype;
+        return;
+    }
+    w->rows = w->copies;
+    w->rows_at = 0;
+    w->rows_dtype = FA_DTYPE_F32;
     int32_t j = 0;
-    if (in_place)
-        for (; j < keys; ++j) w->rows[j] = (const float *)(const void *)(w->here[j] + head_at);
     for (; j < keys; ++j) {
         float *to = w->kv + j * t->dim;
-        fai_row_to_float(to, w->here[j] + head_at, a->head_dim, a->dtype);
+        fai_row_to_float(to, w->here[j] + from_at, a->head_dim, a->dtype);
         for (int32_t d = a->head_dim; d < t->dim; ++d) to[d] = 0;
-        w->rows[j] = to;
+        w->copies[j] = (const char *)to;
     }
-    for (; j % FAI_PAD != 0; ++j) w->rows[j] = w->rows[j - 1];
+    for (; j < fai_round_up(keys, FAI_PAD); ++j) w->copies[j] = w->copies[j - 1];
 }
 
 #endif /* FA_CPU_TILE_H */

@@ -94,19 +94,6 @@ FAI_INLINE float fai_largest(fai_vec x) {
     return lane[0];
 }
 
-/* `run` neighbouring floats, over and over; run is known when this is compiled. */
-FAI_INLINE fai_vec fai_repeat(const float *from, const int run) {
-#ifdef FAI_REPEAT
-    return FAI_REPEAT(from, run);
-#else
-    float lane[FAI_LANES];
-    if (run == 1) return fai_splat(*from);
-    if (run == FAI_LANES) return fai_load(from);
-    for (int i = 0; i < FAI_LANES; ++i) lane[i] = from[i % run];
-    return fai_load(lane);
-#endif
-}
-
 /* The sums of neighbouring lanes: a0 + a1, a2 + a3 ... b0 + b1 ... */
 FAI_INLINE fai_vec fai_pair_sums(fai_vec a, fai_vec b) {
 #if defined(FAI_PAIR_SUMS)
@@ -198,6 +185,26 @@ FAI_INLINE float fai_float_of_bf16(uint16_t half) {
     return x;
 }
 
+/* An element of q, k or v. */
+FAI_INLINE float fai_float_at(const void *from, int64_t i, const int dtype) {
+    const fai_half *half = (const fai_half *)from;
+    return dtype == FA_DTYPE_F32    ? ((const float *)from)[i]
+           : dtype == FA_DTYPE_BF16 ? fai_float_of_bf16(half[i])
+                                    : fai_float_of_f16(half[i]);
+}
+/* `run` neighbouring elements, over and over: a whole vector of them or half a one. Both and the
+ * type are known when this is compiled. */
+FAI_INLINE fai_vec fai_repeat(const void *from, const int run, const int dtype) {
+#ifdef FAI_REPEAT
+    return FAI_REPEAT(from, run, dtype);
+#else
+    float lane[FAI_LANES];
+    if (dtype == FA_DTYPE_F32 && run == FAI_LANES) return fai_load((const float *)from);
+    for (int i = 0; i < FAI_LANES; ++i) lane[i] = fai_float_at(from, i % run, dtype);
+    return fai_load(lane);
+#endif
+}
+
 /* To nearest, ties to even. For results below the smallest normal 2^-14, adding 0.5 leaves the
  * rounded subnormal in the low bits. */
 FAI_INLINE uint16_t fai_f16_of_float(float x) {
@@ -225,19 +232,20 @@ FAI_INLINE uint16_t fai_bf16_of_float(float x) {
 }
 
 /* Rows of q, k and v as float32, and rows of o from it. */
+FAI_INLINE void fai_halves_to_float(float *to, const fai_half *from, int32_t count,
+                                    const int dtype) {
+    int32_t i = 0;
+    for (; i + FAI_LANES <= count; i += FAI_LANES)
+        fai_store(to + i, fai_repeat(from + i, FAI_LANES, dtype));
+    for (; i < count; ++i) to[i] = fai_float_at(from, i, dtype);
+}
 static inline void fai_row_to_float(float *to, const void *from, int32_t count, int32_t dtype) {
-    const fai_half *half = (const fai_half *)from;
     if (dtype == FA_DTYPE_F32)
         memcpy(to, from, (size_t)count * sizeof(float));
     else if (dtype == FA_DTYPE_BF16)
-        for (int32_t i = 0; i < count; ++i) to[i] = fai_float_of_bf16(half[i]);
-    else {
-        int32_t i = 0;
-#ifdef FAI_LOAD_F16
-        for (; i + FAI_LANES <= count; i += FAI_LANES) fai_store(to + i, FAI_LOAD_F16(half + i));
-#endif
-        for (; i < count; ++i) to[i] = fai_float_of_f16(half[i]);
-    }
+        fai_halves_to_float(to, (const fai_half *)from, count, FA_DTYPE_BF16);
+    else
+        fai_halves_to_float(to, (const fai_half *)from, count, FA_DTYPE_F16);
 }
 static inline void fai_row_from_float(void *to, const float *from, int32_t count, int32_t dtype) {
     fai_half *half = (fai_half *)to;
