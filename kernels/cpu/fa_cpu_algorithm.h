@@ -32,16 +32,11 @@ static void fai_finish_row(const fa_args *a, int64_t seq, int64_t head, int64_t 
 }
 
 /* Row r of the head in turn: finished, or left for the merge of splits. */
-static void fai_write_row(const fai_tile *t, const fai_scratch *w, int32_t r) {
+static void fai_write_row(const fai_tile *t, const fai_scratch *w, int32_t r, float *row) {
     const fa_args *a = t->a;
-    float row[FAI_MAX_HEAD_DIM_CPU];
-    const fai_panel panel = fai_panel_of(t, r);
-    const float *o = t->few ? w->o + r * t->dim : w->o + panel.at * t->dim + (r - panel.at);
-    const int32_t next = t->few ? 1 : panel.width;
+    const int64_t head = fai_head(t, r), query = fai_query(t, r);
     float sum = w->sum[r];
     for (int32_t i = r + t->few; t->few && i < FAI_LANES; i += t->few) sum += w->sum[i];
-    for (int32_t d = 0; d < a->head_dim; ++d) row[d] = o[d * next];
-    const int64_t head = fai_head(t, r), query = fai_query(t, r);
     if (t->plan->splits == 1) {
         fai_finish_row(a, t->task.seq, head, t->q_rows.begin + query, row, w->max[r], sum);
         return;
@@ -51,6 +46,17 @@ static void fai_write_row(const fai_tile *t, const fai_scratch *w, int32_t r) {
     memcpy(t->call->partial_o + at * a->head_dim, row, (size_t)a->head_dim * sizeof(float));
     t->call->partial_state[2 * at] = w->max[r];
     t->call->partial_state[2 * at + 1] = sum;
+}
+static void fai_write_rows(const fai_tile *t, const fai_scratch *w) {
+    float rows[FAI_LANES][FAI_MAX_HEAD_DIM_CPU];
+    for (int32_t r = 0; r < t->rows; r += FAI_LANES) {
+        const fai_panel panel = fai_panel_of(t, r);
+        const float *from = w->o + panel.at * t->dim + (r - panel.at);
+        for (int32_t d = 0; !t->few && d < t->dim; d += FAI_LANES)
+            fai_transpose(rows[0] + d, FAI_MAX_HEAD_DIM_CPU, from + d * panel.width, panel.width);
+        for (int32_t i = 0; i < FAI_LANES && r + i < t->rows; ++i)
+            fai_write_row(t, w, r + i, t->few ? w->o + (r + i) * t->dim : rows[i]);
+    }
 }
 
 /* Keys of the block at `key` that each row sees; rows that only fill a vector see what the last row
@@ -108,7 +114,7 @@ static void fai_run_part(fai_tile *t, fai_scratch *w) {
     }
     for (int64_t h = 0; h < heads; ++h) {
         fai_turn_to_head(t, w, h);
-        for (int32_t r = 0; r < t->rows; ++r) fai_write_row(t, w, r);
+        fai_write_rows(t, w);
     }
 }
 

@@ -23,6 +23,8 @@
 #define FAI_REPEAT(from, run, dtype) fai_repeat_avx2(from, run, dtype)
 #define FAI_PAIR_SUMS(a, b) fai_pair_sums_avx2(a, b)
 #define FAI_SWAP(x, step) fai_swap_avx2(x, step)
+#define FAI_TRANSPOSE(to, to_pitch, from, from_pitch) \
+    fai_transpose_avx2(to, to_pitch, from, from_pitch)
 
 static inline __m256 fai_repeat_avx2(const void *from, const int run, const int dtype) {
     if (dtype == FA_DTYPE_F32)
@@ -44,6 +46,26 @@ static inline __m256 fai_swap_avx2(__m256 x, const int step) {
     if (step == 4) return _mm256_permute2f128_ps(x, x, 1);
     return step == 2 ? _mm256_permute_ps(x, _MM_SHUFFLE(1, 0, 3, 2))
                      : _mm256_permute_ps(x, _MM_SHUFFLE(2, 3, 0, 1));
+}
+/* Pairs, then quarters, then halves of rows change places. */
+static inline void fai_transpose_avx2(float *to, int32_t to_pitch, const float *from,
+                                      int32_t from_pitch) {
+    __m256 row[8], pair[8];
+    for (int i = 0; i < 8; ++i) row[i] = _mm256_loadu_ps(from + i * from_pitch);
+    for (int i = 0; i < 8; i += 2) {
+        pair[i] = _mm256_unpacklo_ps(row[i], row[i + 1]);
+        pair[i + 1] = _mm256_unpackhi_ps(row[i], row[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            const __m256 a = pair[i + j], b = pair[i + j + 2];
+            row[i + 2 * j] = _mm256_shuffle_ps(a, b, _MM_SHUFFLE(1, 0, 1, 0));
+            row[i + 2 * j + 1] = _mm256_shuffle_ps(a, b, _MM_SHUFFLE(3, 2, 3, 2));
+        }
+    for (int i = 0; i < 4; ++i) {
+        _mm256_storeu_ps(to + i * to_pitch, _mm256_permute2f128_ps(row[i], row[i + 4], 0x20));
+        _mm256_storeu_ps(to + (i + 4) * to_pitch, _mm256_permute2f128_ps(row[i], row[i + 4], 0x31));
+    }
 }
 #include "fa_cpu_algorithm.h"
 

@@ -130,29 +130,34 @@ static void fai_turn_to_head(fai_tile *t, fai_scratch *w, int64_t index) {
     w->factor = w->factor_of_heads + at;
 }
 
-static void fai_load_q(const fai_tile *t, fai_scratch *w) {
+/* Row r of q as float32, zeros beyond head_dim; none beyond the tile's rows. */
+static void fai_load_q_row(const fai_tile *t, int32_t r, float *to) {
     const fa_args *a = t->a;
-    float row[FAI_MAX_HEAD_DIM_CPU];
-    memset(w->q, 0, sizeof(float) * (size_t)t->width * (size_t)t->dim);
+    memset(to, 0, sizeof(float) * (size_t)t->dim);
+    if (r >= t->rows) return;
+    const int64_t at =
+        fai_q_offset(a, &a->q, t->task.seq, fai_head(t, r), t->q_rows.begin + fai_query(t, r));
+    fai_row_to_float(to, fai_element(a->q.data, at, a->dtype), a->head_dim, a->dtype);
+}
+
+static void fai_load_q(const fai_tile *t, fai_scratch *w) {
+    float rows[FAI_LANES][FAI_MAX_HEAD_DIM_CPU];
     memset(w->o, 0, sizeof(float) * (size_t)t->width * (size_t)t->dim);
     for (int32_t r = 0; r < t->width; ++r) {
         w->max[r] = -INFINITY;
         w->sum[r] = 0;
     }
-    for (int32_t r = 0; r < t->rows; ++r) {
-        const int64_t at =
-            fai_q_offset(a, &a->q, t->task.seq, fai_head(t, r), t->q_rows.begin + fai_query(t, r));
-        const void *from = fai_element(a->q.data, at, a->dtype);
-        fai_row_to_float(row, from, a->head_dim, a->dtype);
-        if (t->few) {
-            const int32_t run = fai_few_run(t->few), turn = run * t->few;
-            for (int32_t d = 0; d < a->head_dim; ++d)
-                w->q[d / run * turn + r * run + d % run] = row[d];
-            continue;
-        }
+    for (int32_t r = 0; r < t->few; ++r) {
+        const int32_t run = fai_few_run(t->few), turn = run * t->few;
+        fai_load_q_row(t, r, rows[0]);
+        for (int32_t d = 0; d < t->dim; ++d) w->q[d / run * turn + r * run + d % run] = rows[0][d];
+    }
+    for (int32_t r = 0; !t->few && r < t->width; r += FAI_LANES) {
         const fai_panel panel = fai_panel_of(t, r);
         float *to = w->q + panel.at * t->dim + (r - panel.at);
-        for (int32_t d = 0; d < a->head_dim; ++d) to[d * panel.width] = row[d];
+        for (int32_t i = 0; i < FAI_LANES; ++i) fai_load_q_row(t, r + i, rows[i]);
+        for (int32_t d = 0; d < t->dim; d += FAI_LANES)
+            fai_transpose(to + d * panel.width, panel.width, rows[0] + d, FAI_MAX_HEAD_DIM_CPU);
     }
 }
 
@@ -188,16 +193,18 @@ static inline void fai_fetch(const fai_tile *t, const char *row) {
 }
 
 /* The rows of the head in turn, the last one repeated up to a whole step. Rows of whole vectors are
- * read where they are when the tile is narrow, 16-bit ones only by the kernel for few rows;
- * otherwise copies are better: rows that lie a power of two apart fall on few lines of the cache. */
+ * read where they are when the tile is narrow or they lie side by side, 16-bit ones only by the
+ * kernel for few rows; otherwise copies are better: rows that lie a power of two apart fall on few
+ * lines of the cache. */
 static void fai_take_rows(const fai_tile *t, fai_scratch *w, int32_t keys) {
     const fa_args *a = t->a;
-    const int is_f32 = a->dtype == FA_DTYPE_F32, whole = a->head_dim == t->dim;
     const int64_t head = t->head_kv - t->task.head_kv, from_at = head * w->here_stride;
     const int is_last = head + 1 == t->task.heads;
+    const int in_panels = a->dtype == FA_DTYPE_F32 && (t->width <= FAI_MAX_SPAN * FAI_LANES ||
+                                                       w->here[1] - w->here[0] == t->row_size);
     w->next = is_last ? w->ahead : w->here;
     w->next_at = is_last ? 0 : from_at + w->here_stride;
-    if (whole && (t->few > 0 || (is_f32 && t->width <= FAI_MAX_SPAN * FAI_LANES))) {
+    if (a->head_dim == t->dim && (t->few > 0 || in_panels)) {
         w->rows = w->here;
         w->rows_at = from_at;
         w->rows_dtype = a->dtype;

@@ -123,11 +123,23 @@ FAI_INLINE fai_vec fai_swap(fai_vec x, const int step) {
 #endif
 }
 
-/* 2^x for x <= 0: relative error at most 2^-23, 0 below -126 and at -inf, exactly 1 at 0, NaN stays
+/* FAI_LANES rows of as many floats become columns; rows are a pitch of floats apart. */
+FAI_INLINE void fai_transpose(float *to, int32_t to_pitch, const float *from, int32_t from_pitch) {
+#ifdef FAI_TRANSPOSE
+    FAI_TRANSPOSE(to, to_pitch, from, from_pitch);
+#else
+    for (int r = 0; r < FAI_LANES; ++r)
+        for (int c = 0; c < FAI_LANES; ++c) to[c * to_pitch + r] = from[r * from_pitch + c];
+#endif
+}
+
+/* 2^x for x <= 0: relative error at most 2^-23, 0 below -126.5 and at -inf, exactly 1 at 0, NaN stays
  * NaN. The constant 1.5 * 2^23 rounds x to an integer n and leaves n in the low bits; 2^(x - n) is
  * the polynomial of degree 6 with the least relative error (2e-9 before rounding) on [-0.5, 0.5].
- * The factor 2^n is a product, not an addition to the exponent, which could turn a NaN finite. */
+ * The factor 2^n is a product, not an addition to the exponent, which could turn a NaN finite; at
+ * n = -127 its bits are those of 0. */
 FAI_INLINE fai_vec fai_exp2(fai_vec x) {
+    x = FAI_MAX(x, fai_splat(-127.0f));
     const fai_vec round = fai_splat(12582912.0f);
     const fai_vec shifted = x + round;
     const fai_vec r = x - (shifted - round);
@@ -138,8 +150,7 @@ FAI_INLINE fai_vec fai_exp2(fai_vec x) {
     p = FAI_FMA(p, r, fai_splat(0.6931471824645996f));
     p = FAI_FMA(p, r, fai_splat(1.0f));
     const fai_vec power = fai_as_vec((fai_as_bits(shifted) << 23) + 0x3f800000u);
-    const fai_bits vanishes = fai_less(x, fai_splat(-126.0f));
-    return fai_as_vec(~vanishes & fai_as_bits(p * power));
+    return p * power;
 }
 
 /* max + ln(sum) for a finite positive sum, in double and without libm, whose last bits differ from
