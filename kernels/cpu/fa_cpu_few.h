@@ -21,7 +21,10 @@ FAI_INLINE void fai_multiply_few(const fai_tile *t, const fai_scratch *w, int32_
     const int size = fai_element_size(dtype), line = 64 / size;
     const char *k[8];
     const float *q = w->q;
-    const intptr_t next = (intptr_t)(w->next[j] + w->next_at) - (intptr_t)(w->rows[j] + w->rows_at);
+    /* Line by line of each key, or on and on. */
+    const char *fetch = w->fetch ? w->fetch + j * t->row_size : w->next[j] + w->next_at;
+    const int64_t fetch_key = w->fetch ? 64 : w->next[j + 1] - w->next[j];
+    const int64_t fetch_line = w->fetch ? 64 * keys : 64;
     fai_vec part[8][2];
     for (int i = 0; i < keys; ++i) {
         k[i] = w->rows[j + i] + w->rows_at;
@@ -29,7 +32,8 @@ FAI_INLINE void fai_multiply_few(const fai_tile *t, const fai_scratch *w, int32_
     }
     for (int32_t begin = 0; begin < t->dim; begin += line) {
         const int32_t end = begin + line < t->dim ? begin + line : t->dim;
-        for (int i = 0; i < keys; ++i) FAI_PREFETCH(k[i] + begin * size + next);
+        for (int i = 0; i < keys; ++i) FAI_PREFETCH(fetch + i * fetch_key);
+        fetch += fetch_line;
         for (int32_t d = begin; d < end; d += run, q += vectors * FAI_LANES) {
             fai_vec x[2];
             for (int v = 0; v < vectors; ++v) x[v] = fai_load(q + v * FAI_LANES);
@@ -67,16 +71,24 @@ FAI_INLINE void fai_output_chunk(const fai_tile *t, fai_scratch *w, int32_t at, 
     for (int r = 0; r < rows; ++r)
         for (int c = 0; c < span; ++c) sum[r][c] = fai_splat(0);
     const float *p = w->s;
-    const char *const *row = w->rows, *const *next = w->next;
-    const int64_t row_at = w->rows_at + at * size, next_at = w->next_at + at * size;
-    for (int32_t j = 0; j < keys; ++j, p += rows) {
-        const char *v = row[j] + row_at;
-        for (int c = 0; c < span * FAI_LANES * size; c += 64) FAI_PREFETCH(next[j] + next_at + c);
-        fai_vec x[8];
-        for (int c = 0; c < span; ++c)
-            x[c] = fai_repeat(v + c * FAI_LANES * size, FAI_LANES, dtype);
-        for (int r = 0; r < rows; ++r)
-            for (int c = 0; c < span; ++c) sum[r][c] = FAI_FMA(fai_splat(p[r]), x[c], sum[r][c]);
+    const char *const *row = w->rows;
+    const int64_t row_at = w->rows_at + at * size;
+    const int bytes = span * FAI_LANES * size;
+    for (int32_t first = 0; first < keys; first += 8) {
+        const char *fetch = w->fetch ? w->fetch + keys * at * size + first * bytes
+                                     : w->next[first] + w->next_at + at * size;
+        const int64_t fetch_key = w->fetch ? bytes : w->next[first + 1] - w->next[first];
+        const int32_t end = first + 8 < keys ? first + 8 : keys;
+        for (int32_t j = first; j < end; ++j, p += rows, fetch += fetch_key) {
+            const char *v = row[j] + row_at;
+            for (int c = 0; c < bytes; c += 64) FAI_PREFETCH(fetch + c);
+            fai_vec x[8];
+            for (int c = 0; c < span; ++c)
+                x[c] = fai_repeat(v + c * FAI_LANES * size, FAI_LANES, dtype);
+            for (int r = 0; r < rows; ++r)
+                for (int c = 0; c < span; ++c)
+                    sum[r][c] = FAI_FMA(fai_splat(p[r]), x[c], sum[r][c]);
+        }
     }
     for (int r = 0; r < rows; ++r)
         for (int c = 0; c < span; ++c) {

@@ -53,7 +53,7 @@ FAI_INLINE void fai_output_step(const fai_scratch *w, int32_t at, const float *p
 FAI_INLINE void fai_scores(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys,
                            const int step, const int span) {
     for (int32_t j = 0; j < keys; j += step) {
-        for (int i = 0; at == 0 && i < step; ++i) fai_fetch(t, w->next[j + i] + w->next_at);
+        for (int i = 0; at == 0 && i < step; ++i) fai_fetch(t, w, j + i);
         fai_score_step(w, j, w->q + at * t->dim, t->a->head_dim, t->a->scale,
                        w->s + at * FAI_CPU_TILE_KEYS + j * span * FAI_LANES, step, span);
     }
@@ -62,8 +62,7 @@ FAI_INLINE void fai_outputs(const fai_tile *t, fai_scratch *w, int32_t at, int32
                             const int step, const int span) {
     int32_t fetched = 0;
     for (int32_t d = 0; d < t->dim; d += step) {
-        for (; at == 0 && fetched * t->dim < keys * d; ++fetched)
-            fai_fetch(t, w->next[fetched] + w->next_at);
+        for (; at == 0 && fetched * t->dim < keys * d; ++fetched) fai_fetch(t, w, fetched);
         fai_output_step(w, d, w->s + at * FAI_CPU_TILE_KEYS, keys, w->factor + at,
                         w->o + at * t->dim + d * span * FAI_LANES, step, span);
     }

@@ -39,16 +39,21 @@ typedef struct fai_scratch {
     const char *rows_of_caller[2][FAI_CPU_TILE_KEYS], **here, **ahead;
     int64_t here_stride, ahead_stride; /* bytes from a head's row to the next head's */
     int32_t ahead_count;
+    int32_t ahead_together; /* its rows of all heads lie side by side */
     const char *copies[FAI_CPU_TILE_KEYS];
     /* The head in turn. Row j of its keys is at rows[j] + rows_at: the caller's or a copy in
-     * float32. Meanwhile row j of the next head is fetched, or after the last head row j of the
-     * first one ahead: next[j] + next_at. */
+     * float32. */
     float *q, *o, *s, *max, *sum;
     float *factor; /* what a new maximum makes of sum and o */
     const char *const *rows;
-    const char *const *next;
-    int64_t rows_at, next_at;
+    int64_t rows_at;
     int32_t rows_dtype;
+    /* What is fetched meanwhile. Where the block ahead lies together, its share of it, in the order
+     * of memory, which reaches the full rate of reading; `fetch` is where it begins. Else (NULL)
+     * row j of the next head, or after the last head row j of the first one ahead, at
+     * next[j] + next_at. */
+    const char *fetch, *const *next;
+    int64_t next_at;
 } fai_scratch;
 
 /* A tile, or a part of it, in the packed rows of one (sequence, kv head). */
@@ -186,9 +191,13 @@ static void fai_look_ahead(const fai_tile *t, const fa_view *view, int64_t key, 
     for (; j < FAI_CPU_TILE_KEYS; ++j) w->ahead[j] = w->ahead[j > 0 ? j - 1 : 0];
     w->ahead_stride = view->stride_head * size;
     w->ahead_count = keys;
+    w->ahead_together = a->page_size == 0 && view->stride_seq == t->task.heads * a->head_dim &&
+                        (t->task.heads == 1 || view->stride_head == a->head_dim);
 }
 
-static inline void fai_fetch(const fai_tile *t, const char *row) {
+/* Fetches what is due while row j of the head in turn is worked on. */
+static inline void fai_fetch(const fai_tile *t, const fai_scratch *w, int32_t j) {
+    const char *row = w->fetch ? w->fetch + j * t->row_size : w->next[j] + w->next_at;
     for (int32_t at = 0; at < t->row_size; at += 64) FAI_PREFETCH(row + at);
 }
 
@@ -204,6 +213,7 @@ static void fai_take_rows(const fai_tile *t, fai_scratch *w, int32_t keys) {
                                                        w->here[1] - w->here[0] == t->row_size);
     w->next = is_last ? w->ahead : w->here;
     w->next_at = is_last ? 0 : from_at + w->here_stride;
+    w->fetch = w->ahead_together ? w->ahead[0] + head * keys * t->row_size : NULL;
     if (a->head_dim == t->dim && (t->few > 0 || in_panels)) {
         w->rows = w->here;
         w->rows_at = from_at;
