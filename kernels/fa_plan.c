@@ -53,14 +53,16 @@ static int32_t bounded_threads(const fa_args *a, const fai_plan *plan, int32_t t
 /* num_splits 0: a step of few rows against many keys is a stream of bytes, and each split of it
  * reads its keys for all heads, in the order in which (batch, seq, head, dim) has them. Follows
  * from sizes alone, since bits must not depend on the number of threads: splits of at least 2^18
- * elements of K, as many as their results find room for on the stack. */
+ * elements of K, or two of 2^16, as many as their results find room for on the stack. */
 static int32_t choose_splits(const fa_args *a, int64_t rows) {
     const double keys = (double)a->kv_len * a->head_dim * a->heads_kv * a->batch;
     const double row_floats = (double)a->batch * a->heads_q * a->q_len * (a->head_dim + 2);
-    double splits = FAI_CPU_PARTIAL_FLOATS / (row_floats > 1 ? row_floats : 1);
+    const double room = FAI_CPU_PARTIAL_FLOATS / (row_floats > 1 ? row_floats : 1);
+    double splits = keys / (1 << 18);
     if (rows > FAI_CPU_NARROW_ROWS) return 1;
+    if (splits < 2 && keys >= 1 << 17) splits = 2;
     if (splits > FAI_CPU_MAX_OWN_SPLITS) splits = FAI_CPU_MAX_OWN_SPLITS;
-    if (splits > keys / (1 << 18)) splits = keys / (1 << 18);
+    if (splits > room) splits = room;
     return splits > 1 ? (int32_t)splits : 1;
 }
 

@@ -196,7 +196,7 @@ static void fai_look_ahead(const fai_tile *t, const fa_view *view, int64_t key, 
 }
 
 /* Fetches what is due while row j of the head in turn is worked on. */
-static inline void fai_fetch(const fai_tile *t, const fai_scratch *w, int32_t j) {
+FAI_APART void fai_fetch(const fai_tile *t, const fai_scratch *w, int32_t j) {
     const char *row = w->fetch ? w->fetch + j * t->row_size : w->next[j] + w->next_at;
     for (int32_t at = 0; at < t->row_size; at += 64) FAI_PREFETCH(row + at);
 }
