@@ -53,16 +53,16 @@ FAI_INLINE void fai_output_step(const fai_scratch *w, int32_t at, const float *p
 FAI_INLINE void fai_scores(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys,
                            const int step, const int span) {
     for (int32_t j = 0; j < keys; j += step) {
-        for (int i = 0; at == 0 && i < step; ++i) fai_fetch(t, w, j + i);
+        if (at == 0) fai_fetch(t, w, j, step);
         fai_score_step(w, j, w->q + at * t->dim, t->a->head_dim, t->a->scale,
                        w->s + at * FAI_CPU_TILE_KEYS + j * span * FAI_LANES, step, span);
     }
 }
 FAI_INLINE void fai_outputs(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys,
                             const int step, const int span) {
-    int32_t fetched = 0;
     for (int32_t d = 0; d < t->dim; d += step) {
-        for (; at == 0 && fetched * t->dim < keys * d; ++fetched) fai_fetch(t, w, fetched);
+        const int32_t j = keys * d / t->dim, end = keys * (d + step) / t->dim;
+        if (at == 0 && j < end) fai_fetch(t, w, j, end - j);
         fai_output_step(w, d, w->s + at * FAI_CPU_TILE_KEYS, keys, w->factor + at,
                         w->o + at * t->dim + d * span * FAI_LANES, step, span);
     }

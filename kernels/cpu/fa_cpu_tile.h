@@ -195,10 +195,12 @@ static void fai_look_ahead(const fai_tile *t, const fa_view *view, int64_t key, 
                         (t->task.heads == 1 || view->stride_head == a->head_dim);
 }
 
-/* Fetches what is due while row j of the head in turn is worked on. */
-FAI_APART void fai_fetch(const fai_tile *t, const fai_scratch *w, int32_t j) {
+/* Fetches what is due while `count` rows of the head in turn, from row j on, are worked on. */
+static inline void fai_fetch(const fai_tile *t, const fai_scratch *w, int32_t j, int32_t count) {
     const char *row = w->fetch ? w->fetch + j * t->row_size : w->next[j] + w->next_at;
-    for (int32_t at = 0; at < t->row_size; at += 64) FAI_PREFETCH(row + at);
+    const int64_t pitch = w->fetch ? t->row_size : w->next[j + 1] - w->next[j];
+    for (; count > 0; --count, row += pitch)
+        for (int32_t at = 0; at < t->row_size; at += 64) FAI_PREFETCH(row + at);
 }
 
 /* The rows of the head in turn, the last one repeated up to a whole step. Rows of whole vectors are

@@ -15,7 +15,6 @@
 
 #ifdef __GNUC__
 #define FAI_INLINE static inline __attribute__((always_inline))
-#define FAI_APART static __attribute__((noinline)) /* its callers are short of registers */
 #define FAI_ALIGNED __attribute__((aligned(64)))
 #define FAI_VECTOR(alignment) __attribute__((vector_size(4 * FAI_LANES), alignment))
 typedef float fai_vec FAI_VECTOR(aligned(4 * FAI_LANES));
@@ -27,7 +26,6 @@ typedef uint16_t fai_half __attribute__((may_alias));
 #undef FAI_LANES
 #define FAI_LANES 1
 #define FAI_INLINE static inline
-#define FAI_APART static
 #define FAI_ALIGNED
 typedef float fai_vec;
 typedef uint32_t fai_bits;
