@@ -33,7 +33,8 @@ conform: all
 	mkdir -p build/conform
 	$(BUILD)/tests/fa_conform $(LIBRARY) out=build/conform/conform $(JUDGE)
 
-report: test
+report: all
+	scripts/run_tests.sh $(BUILD) --label-exclude vendor
 	cmake --build --preset $(PRESET) --target report
 
 sanitize: setup
