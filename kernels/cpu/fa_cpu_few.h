@@ -11,17 +11,17 @@
 
 #include "fa_cpu_softmax.h"
 
-/* Products of q with `keys` rows of K from row j on, for each of them and each vector of q. A vector
- * holds `run` neighbouring elements of one row, or half as many of two: those of K are repeated for
- * every row, q lies so already. Sums of their own for each key hide the latency of an FMA. What is
- * fetched lies as far from all of them as from the first, which holds within a page. */
+/* Products of q with `keys` rows of K from row j on, for each of them and each vector of q. A
+ * vector holds `run` neighbouring elements of one row, or half as many of two: those of K are
+ * repeated for every row, q lies so already. Each key has sums of its own, which hide the latency
+ * of an FMA. */
 FAI_INLINE void fai_multiply_few(const fai_tile *t, const fai_scratch *w, int32_t j, fai_vec *sum,
                                  const int keys, const int rows, const int dtype) {
     const int vectors = fai_few_vectors(rows), run = fai_few_run(rows);
     const int size = fai_element_size(dtype), line = 64 / size;
     const char *k[8];
     const float *q = w->q;
-    /* Line by line of each key, or on and on. */
+    /* On and on, or the rows of as many keys, as far apart as the first two: so it is in a page. */
     const char *fetch = w->fetch ? w->fetch + j * t->row_size : w->next[j] + w->next_at;
     const int64_t fetch_key = w->fetch ? 64 : w->next[j + 1] - w->next[j];
     const int64_t fetch_line = w->fetch ? 64 * keys : 64;
@@ -118,8 +118,8 @@ FAI_INLINE void fai_softmax_few(fai_scratch *w, int32_t keys, const int rows) {
 }
 
 /* Functions of their own, for a compiler that inlines them together runs out of registers: one for
- * each number of rows and type. Without an FMA the product needs a register of its own, so with four
- * lanes an output step holds fewer sums. */
+ * each number of rows and type. Without an FMA the product needs a register of its own, so with
+ * four lanes an output step holds fewer sums. */
 #define FAI_FEW_STEPS(rows, span, name, dtype)                                                    \
     static void fai_weights_of_##rows##_##name(const fai_tile *t, fai_scratch *w, int32_t keys) { \
         fai_scores_few(t, w, keys, rows, dtype);                                                  \

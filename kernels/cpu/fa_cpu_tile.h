@@ -35,8 +35,8 @@ typedef struct fai_scratch {
     float factor_of_heads[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
     int32_t limit[FAI_CPU_TILE_ROWS] FAI_ALIGNED; /* keys of the block that each row sees */
     /* Rows of K or V of the first head, as the caller has them: of the block that is worked on, and
-     * of the one after it. */
-    const char *rows_of_caller[2][FAI_CPU_TILE_KEYS], **here, **ahead;
+     * of the one after it; the last one repeated to the end. */
+    const char *rows_of_caller[2][FAI_CPU_TILE_KEYS + 1], **here, **ahead;
     int64_t here_stride, ahead_stride; /* bytes from a head's row to the next head's */
     int32_t ahead_count;
     int32_t ahead_together; /* its rows of all heads lie side by side */
@@ -89,8 +89,8 @@ static inline int32_t fai_part_rows(int32_t dim) {
 static inline int32_t fai_block_keys(const fai_tile *t) {
     int32_t keys = t->dim > FAI_WHOLE_KEYS_DIM ? FAI_CPU_TILE_KEYS / 2 : FAI_CPU_TILE_KEYS;
     if (t->q_len * t->group > FAI_CPU_NARROW_ROWS) return keys;
-    while (keys > FAI_PAD && keys * t->row_size * t->a->heads_kv > FAI_NARROW_BLOCK_BYTES)
-        keys /= 2;
+    const int64_t key_bytes = (int64_t)t->row_size * t->a->heads_kv;
+    while (keys > FAI_PAD && keys * key_bytes > FAI_NARROW_BLOCK_BYTES) keys /= 2;
     return keys;
 }
 static inline int32_t fai_round_up(int32_t x, int32_t unit) { return (x + unit - 1) / unit * unit; }
@@ -188,7 +188,7 @@ static void fai_look_ahead(const fai_tile *t, const fa_view *view, int64_t key, 
             view->data, fai_kv_offset(a, view, t->task.seq, t->task.head_kv, row), a->dtype);
         for (int64_t at = 0; j < end; ++j, at += view->stride_seq * size) w->ahead[j] = from + at;
     }
-    for (; j < FAI_CPU_TILE_KEYS; ++j) w->ahead[j] = w->ahead[j > 0 ? j - 1 : 0];
+    for (; j <= FAI_CPU_TILE_KEYS; ++j) w->ahead[j] = w->ahead[j > 0 ? j - 1 : 0];
     w->ahead_stride = view->stride_head * size;
     w->ahead_count = keys;
     w->ahead_together = a->page_size == 0 && view->stride_seq == t->task.heads * a->head_dim &&

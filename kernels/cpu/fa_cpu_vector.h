@@ -133,11 +133,11 @@ FAI_INLINE void fai_transpose(float *to, int32_t to_pitch, const float *from, in
 #endif
 }
 
-/* 2^x for x <= 0: relative error at most 2^-23, 0 below -126.5 and at -inf, exactly 1 at 0, NaN stays
- * NaN. The constant 1.5 * 2^23 rounds x to an integer n and leaves n in the low bits; 2^(x - n) is
- * the polynomial of degree 6 with the least relative error (2e-9 before rounding) on [-0.5, 0.5].
- * The factor 2^n is a product, not an addition to the exponent, which could turn a NaN finite; at
- * n = -127 its bits are those of 0. */
+/* 2^x for x <= 0: relative error at most 2^-23, 0 below -126.5 and at -inf, exactly 1 at 0; NaN
+ * stays NaN. The constant 1.5 * 2^23 rounds x to an integer n and leaves n in the low bits;
+ * 2^(x - n) is the polynomial of degree 6 with the least relative error (2e-9 before rounding) on
+ * [-0.5, 0.5]. The factor 2^n is a product, not an addition to the exponent, which could turn a NaN
+ * finite; at n = -127 its bits are those of 0. */
 FAI_INLINE fai_vec fai_exp2(fai_vec x) {
     x = FAI_MAX(x, fai_splat(-127.0f));
     const fai_vec round = fai_splat(12582912.0f);
