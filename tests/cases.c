@@ -77,6 +77,7 @@ const char *const case_lines[] = {
     "id=B18 dtype=f32 d=8 q=46400 kv=46400 v=one rows=0,1,46340,46341,46399",
     "id=B22 dtype=f16 hq=65536 hkv=65536 q=3 kv=4 d=8",
     "id=B22 dtype=f16 hq=65536 hkv=1 q=3 kv=4 d=8",
+    "id=B22 dtype=f32 hq=140000 hkv=140000 q=1 kv=1 d=64",
     "id=B24 dtype=f16 hq=8 hkv=8 q=1 kv=33 d=64 Q=bshd:B4611686018427387904:S7 "
     "O=bshd:B4611686018427387904:S7 K=bshd:B3 V=bshd:B3",
     "id=B33 dtype=bf16 d=128 q=5 kv=40 K=bshd:S132",
