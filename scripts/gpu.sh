@@ -46,6 +46,9 @@ for tool in memcheck:150 initcheck:150 synccheck:150 racecheck:40; do
     part "${tool%:*}" 300 compute-sanitizer --tool "${tool%:*}" --error-exitcode 9 \
         "$tests/fa_fuzz" device=cuda seconds=200 seed=5 calls="${tool#*:}"
 done
+part conform 300 "$tests/fa_conform" "$build/libfa_fwd_causal_shared.so" device=cuda \
+    out="$logs/conform"
+part mutants 300 python3 tests/mutants/cuda_mutants.py . --judge "$tests/fa_case" "$build/mutants"
 part checks 300 python3 tests/cuda_checks.py "$build/libfa_fwd_causal_shared.so" "${kernels[@]}"
 
 failed=0

@@ -217,6 +217,14 @@ class Flash(Torch):
         return self.give(found[0], found[1].transpose(1, 2))
 
 
+def flash3():
+    """From its sources the module is flash_attn_interface; the package fa3-fwd has its own name."""
+    try:
+        return Flash("flash_attn_interface", "u", return_attn_probs=True)
+    except ImportError:
+        return Flash("fa3_fwd_interface", "u", return_attn_probs=True)
+
+
 ENGINES = {
     "numpy": Numpy,
     "numpy_dialect": NumpyDialect,
@@ -224,7 +232,7 @@ ENGINES = {
     "torch_mask": TorchMask,
     "cudnn": TorchCudnn,
     "flash2": lambda: Flash("flash_attn", "up", return_attn_probs=True),
-    "flash3": lambda: Flash("flash_attn_interface", "u", return_attn_probs=True),
+    "flash3": flash3,
     "flash4": lambda: Flash("flash_attn.cute", "u", return_lse=True),
 }
 
