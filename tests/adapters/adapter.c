@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "fa_dtype.h"
@@ -27,6 +28,8 @@ typedef struct request {
 } request;
 
 static int server = -1; /* the socket to the Python process; a judge's process has one */
+static pid_t server_process;
+static int server_tried;
 static char dialect[64];
 
 static int send_all(const void *data, size_t bytes) {
@@ -47,16 +50,24 @@ static int receive_all(void *data, size_t bytes) {
     return 1;
 }
 
-/* Starts the server, once; false when there is none or it did not say its line. */
+/* A process that died in a call is that call's failure, not the next one's: that gets a new one. */
+static fa_status lose_server(void) {
+    close(server);
+    waitpid(server_process, NULL, 0);
+    server = -1;
+    server_tried = 0;
+    return fai_fail(FA_ERR_LAUNCH, "the adapter's process ended");
+}
+
+/* Starts the server where there is none; false when it did not say its line, and from then on. */
 static int connected(void) {
-    static int tried;
     int ends[2];
     const char *engine = getenv("FA_ADAPTER"), *python = getenv("FA_ADAPTER_PYTHON");
     if (!python) python = "python3";
-    if (tried || socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return server >= 0;
-    tried = 1;
-    const pid_t child = fork();
-    if (child == 0) {
+    if (server_tried || socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return server >= 0;
+    server_tried = 1;
+    server_process = fork();
+    if (server_process == 0) {
         char end[16];
         close(ends[0]);
         snprintf(end, sizeof end, "%d", ends[1]);
@@ -66,7 +77,7 @@ static int connected(void) {
     }
     close(ends[1]);
     server = ends[0];
-    for (size_t at = 0; child > 0 && at + 1 < sizeof dialect; at++) {
+    for (size_t at = 0; server_process > 0 && at + 1 < sizeof dialect; at++) {
         if (!receive_all(dialect + at, 1)) break;
         if (dialect[at] == '\n') return dialect[at] = 0, 1;
     }
@@ -128,10 +139,9 @@ static fa_status take_answer(char *o, size_t o_bytes, float *lse, size_t lse_byt
     char text[256] = "";
     if (!receive_all(head, sizeof head) || head[1] < 0 || head[1] >= (int32_t)sizeof text ||
         !receive_all(text, (size_t)head[1]))
-        return fai_fail(FA_ERR_LAUNCH, "the adapter's process ended");
+        return lose_server();
     if (head[0] != FA_OK) return fai_fail((fa_status)head[0], "%s", text);
-    if (!receive_all(o, o_bytes) || !receive_all(lse, lse_bytes))
-        return fai_fail(FA_ERR_LAUNCH, "the adapter's process ended");
+    if (!receive_all(o, o_bytes) || !receive_all(lse, lse_bytes)) return lose_server();
     return FA_OK;
 }
 
@@ -149,9 +159,11 @@ static fa_status forward(const fa_args *a) {
                      copy_view(a, &a->k, a->kv_len, a->heads_kv, dim, size, k, 0) &&
                      copy_view(a, &a->v, a->kv_len, a->heads_kv, dim, size, v, 0)))
         status = fai_fail(FA_ERR_LAUNCH, "a copy from the device failed");
-    if (!status && !(connected() && send_all(&r, sizeof r) && send_all(q, q_bytes) &&
-                     send_all(k, k_bytes) && send_all(v, k_bytes)))
+    if (!status && !connected())
         status = fai_fail(FA_ERR_NO_DEVICE, "the adapter has no server for this engine");
+    if (!status && !(send_all(&r, sizeof r) && send_all(q, q_bytes) && send_all(k, k_bytes) &&
+                     send_all(v, k_bytes)))
+        status = lose_server();
     /* o has the shape of q. */
     if (!status) status = take_answer(q, q_bytes, lse, (size_t)q_rows * sizeof *lse);
     if (!status && !copy_view(a, &a->o, a->q_len, a->heads_q, dim, size, q, 1))

@@ -4,8 +4,8 @@
 
 This build conforms; a mutant fails, and the line that it prints repeats the failure alone; numpy
 through the adapter conforms but for what it has no word for; an engine that speaks another dialect
-is accepted only where that is declared, and the differences are counted; a library that crashes is
-a failure and not the end of the run. torch on the CPU is judged where it is installed.
+is accepted only where that is declared, and the differences are counted; a library that crashes and
+an adapter's process that dies are failures of their items and not the end of the run. torch on the CPU is judged where it is installed.
 """
 
 import json
@@ -89,6 +89,12 @@ if installed("numpy"):
     code, record, *_ = adapter("numpy", "only=identities")
     check(code == DIALECT, "numpy conforms but for what it refuses")
     check([d["letter"] for d in record["differences"]] == ["u"], "and that alone is reported")
+    refused = record["differences"][0]["items"]
+    code, record, *_ = adapter("numpy_dies", "only=identities")
+    ended = [r for r in record["results"] if r["state"] == "wrong"]
+    check(code == FAILS and all("process ended" in r["why"] for r in ended) and ended,
+          "a process that dies is a failure of the call", [r["why"] for r in ended])
+    check(record["differences"][0]["items"] <= refused, "and no refusal of the others")
     code, record, *_ = adapter("numpy_dialect", "only=identities")
     check(code == DIALECT, "top-left with lse in base 2 is a declared dialect")
     shown = {d["letter"]: d["items"] for d in record["differences"]}
