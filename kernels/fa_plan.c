@@ -68,10 +68,11 @@ static int32_t choose_splits(const fa_args *a, int64_t rows) {
 
 /* Neighbouring heads go together where their rows do, up to what a task has scratch for, and as
  * long as everyone still has one. The bits of a head do not depend on its company. */
-static int32_t choose_task_heads(const fa_args *a, const fai_plan *plan, int64_t rows) {
-    const int64_t width = fai_ceil_div(rows > 0 ? rows : 1, 8) * 8;
+static int32_t choose_task_heads(const fa_args *a, const fai_plan *plan, int64_t rows,
+                                 int32_t lanes) {
+    const int64_t width = rows <= 4 ? 8 : fai_ceil_div(rows, lanes) * lanes;
     const int64_t room =
-        FAI_CPU_TILE_ROWS * (int64_t)128 / (width * fai_ceil_div(a->head_dim, 8) * 8);
+        FAI_CPU_TILE_ROWS * (int64_t)128 / (width * fai_ceil_div(a->head_dim, lanes) * lanes);
     const int64_t workers = a->task_count > 0 ? a->task_count : plan->threads;
     const double heads = (double)a->batch * a->heads_kv * (a->task_count > 0 ? 1 : plan->splits);
     const int64_t stride_head = a->k.stride_head, stride_seq = a->k.stride_seq;
@@ -82,7 +83,8 @@ static int32_t choose_task_heads(const fa_args *a, const fai_plan *plan, int64_t
 }
 
 /* The CPU backend has one tile for every shape: its rows share one pass over the keys. */
-static int plan_cpu(const fa_args *a, const fai_machine *machine, fai_plan *plan) {
+static int plan_cpu_lanes(const fa_args *a, const fai_machine *machine, fai_plan *plan,
+                          int32_t lanes) {
     const int64_t rows = (int64_t)a->q_len * (a->heads_q / a->heads_kv);
     plan->tile_rows = FAI_CPU_TILE_ROWS;
     plan->tile_keys = FAI_CPU_TILE_KEYS;
@@ -108,10 +110,21 @@ static int plan_cpu(const fa_args *a, const fai_machine *machine, fai_plan *plan
                     : a->threads > 0
                         ? bounded_threads(a, plan, a->threads)
                         : bounded_threads(a, plan, useful_threads(a, machine->threads));
-    plan->task_heads = choose_task_heads(a, plan, rows);
+    plan->task_heads = choose_task_heads(a, plan, rows, lanes);
     if (plan->on_stack || fai_plan_workspace(a, 0, plan)) return 1;
     plan->refusal = FA_ERR_SIZE;
     plan->why = "the workspace for the splits does not fit 63 bits";
+    return 0;
+}
+
+static int plan_cpu(const fa_args *a, const fai_machine *machine, fai_plan *plan) {
+    return plan_cpu_lanes(a, machine, plan, 8);
+}
+
+static int plan_cpu_avx512(const fa_args *a, const fai_machine *machine, fai_plan *plan) {
+    if (machine->cpu_avx512) return plan_cpu_lanes(a, machine, plan, 16);
+    plan->refusal = FA_ERR_ARCH;
+    plan->why = "this processor lacks AVX-512";
     return 0;
 }
 
@@ -128,6 +141,7 @@ const fai_kernel fai_kernels[] = {
     {"cuda_prefill_sm90", FA_DEVICE_CUDA, fai_plan_prefill_sm90, fai_cuda_run_prefill_sm90},
     {"cuda_sm80", FA_DEVICE_CUDA, fai_plan_cuda_sm80, fai_cuda_run_sm80},
 #endif
+    {"cpu_avx512", FA_DEVICE_CPU, plan_cpu_avx512, fai_cpu_run_avx512},
     {"cpu_avx2", FA_DEVICE_CPU, plan_cpu_avx2, fai_cpu_run_avx2},
     {"cpu_portable", FA_DEVICE_CPU, plan_cpu, fai_cpu_run_portable},
 };

@@ -16,6 +16,7 @@ fai_machine fai_cpu_machine(void) {
     machine.device = FA_DEVICE_CPU;
     machine.threads = 1;
     machine.cpu_avx2 = fai_cpu_has_avx2();
+    machine.cpu_avx512 = fai_cpu_has_avx512();
 #ifdef _OPENMP
     machine.threads = omp_get_max_threads();
 #endif

@@ -11,8 +11,10 @@
 #ifdef FA_PREFIX
 #define fai_cpu_run_tasks FA_JOIN(FA_PREFIX, fai_cpu_run_tasks)
 #define fai_cpu_has_avx2 FA_JOIN(FA_PREFIX, fai_cpu_has_avx2)
+#define fai_cpu_has_avx512 FA_JOIN(FA_PREFIX, fai_cpu_has_avx512)
 #define fai_cpu_run_portable FA_JOIN(FA_PREFIX, fai_cpu_run_portable)
 #define fai_cpu_run_avx2 FA_JOIN(FA_PREFIX, fai_cpu_run_avx2)
+#define fai_cpu_run_avx512 FA_JOIN(FA_PREFIX, fai_cpu_run_avx512)
 #endif
 
 /* The planner's tile_rows and tile_keys, for every head_dim. Above head_dim 128 a tile is worked
@@ -64,5 +66,8 @@ FAI_LOCAL fa_status fai_cpu_run_portable(const fa_args *a, const fai_plan *plan,
 FAI_LOCAL int fai_cpu_has_avx2(void);
 FAI_LOCAL fa_status fai_cpu_run_avx2(const fa_args *a, const fai_plan *plan,
                                      struct CUstream_st *stream);
+FAI_LOCAL int fai_cpu_has_avx512(void);
+FAI_LOCAL fa_status fai_cpu_run_avx512(const fa_args *a, const fai_plan *plan,
+                                       struct CUstream_st *stream);
 
 #endif /* FA_CPU_H */

@@ -19,13 +19,13 @@ FAI_INLINE void fai_multiply_few(const fai_tile *t, const fai_scratch *w, int32_
                                  const int keys, const int rows, const int dtype) {
     const int vectors = fai_few_vectors(rows), run = fai_few_run(rows);
     const int size = fai_element_size(dtype), line = 64 / size;
-    const char *k[8];
+    const char *k[FAI_PAD];
     const float *q = w->q;
     /* On and on, or the rows of as many keys, as far apart as the first two: so it is in a page. */
     const char *fetch = w->fetch ? w->fetch + j * t->row_size : w->next[j] + w->next_at;
     const int64_t fetch_key = w->fetch ? 64 : w->next[j + 1] - w->next[j];
     const int64_t fetch_line = w->fetch ? 64 * keys : 64;
-    fai_vec part[8][2];
+    fai_vec part[FAI_PAD][2];
     for (int i = 0; i < keys; ++i) {
         k[i] = w->rows[j + i] + w->rows_at;
         for (int v = 0; v < vectors; ++v) part[i][v] = fai_splat(0);
@@ -52,9 +52,9 @@ FAI_INLINE void fai_multiply_few(const fai_tile *t, const fai_scratch *w, int32_
 FAI_INLINE void fai_scores_few(const fai_tile *t, fai_scratch *w, int32_t keys, const int rows,
                                const int dtype) {
     const int vectors = fai_few_vectors(rows);
-    const int step = rows > 2 ? 4 : 8;
+    const int step = rows == 1 ? FAI_PAD : rows == 2 ? 8 : 4;
     for (int32_t j = 0; j < keys; j += step) {
-        fai_vec sum[8];
+        fai_vec sum[FAI_PAD];
         fai_multiply_few(t, w, j, sum, step, rows, dtype);
         int count = step * vectors;
         for (int left = fai_few_run(rows); left > 1; left /= 2, count /= 2)
@@ -113,8 +113,9 @@ FAI_INLINE void fai_softmax_few(fai_scratch *w, int32_t keys, const int rows) {
     fai_range_of_limits(w->limit, rows, &least, &most);
     for (int i = 0; i < FAI_LANES; ++i)
         limit[i] = (w->limit[i % rows] - i / rows + step - 1) / step;
-    fai_softmax(w->s, fai_round_up(keys, 8) / step, FAI_LANES,
-                least < fai_round_up(keys, 8) ? limit : NULL, w->max, w->sum, w->factor, rows);
+    fai_softmax(w->s, fai_round_up(keys, FAI_PAD) / step, FAI_LANES,
+                least < fai_round_up(keys, FAI_PAD) ? limit : NULL, w->max, w->sum, w->factor,
+                rows);
 }
 
 /* Functions of their own, for a compiler that inlines them together runs out of registers: one for
@@ -132,9 +133,9 @@ FAI_INLINE void fai_softmax_few(fai_scratch *w, int32_t keys, const int rows) {
     FAI_FEW_STEPS(rows, span, f16, FA_DTYPE_F16)   \
     FAI_FEW_STEPS(rows, span, bf16, FA_DTYPE_BF16) \
     FAI_FEW_STEPS(rows, span, f32, FA_DTYPE_F32)
-FAI_FEW_TYPES(1, 8)
+FAI_FEW_TYPES(1, (FAI_LANES > 8 ? 4 : 8))
 FAI_FEW_TYPES(2, 4)
-FAI_FEW_TYPES(4, (FAI_LANES > 4 ? 3 : 2))
+FAI_FEW_TYPES(4, (FAI_LANES > 8 ? 4 : FAI_LANES > 4 ? 3 : 2))
 
 typedef void (*fai_few_step)(const fai_tile *t, fai_scratch *w, int32_t keys);
 #define FAI_FEW_ROW(step, rows) \

@@ -1,11 +1,17 @@
 /* fa_cpu_panels.h - the kernel for many rows: the rows lie in the lanes.
  *
  * Part of fa_cpu_algorithm.h; it changes when a micro-kernel does. The micro-kernels keep 8 or 12
- * sums in flight, which hides the latency of an FMA. */
+ * sums in flight, which hides the latency of an FMA, or 16 and 24 where registers allow it, since
+ * each sum's operand is then loaded for more of them. */
 #ifndef FA_CPU_PANELS_H
 #define FA_CPU_PANELS_H
 
 #include "fa_cpu_softmax.h"
+
+/* Keys, or columns of o, that a step with more than one vector of rows takes. */
+#ifndef FAI_STEP
+#define FAI_STEP 4
+#endif
 
 /* S[key][row] = scale * K[key] . Q[row] for `step` keys and `span` vectors of rows. */
 FAI_INLINE void fai_score_step(const fai_scratch *w, int32_t key, const float *q, int32_t dim,
@@ -73,19 +79,19 @@ static void fai_scores_by_1(const fai_tile *t, fai_scratch *w, int32_t at, int32
     fai_scores(t, w, at, keys, 8, 1);
 }
 static void fai_scores_by_2(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys) {
-    fai_scores(t, w, at, keys, 4, 2);
+    fai_scores(t, w, at, keys, FAI_STEP, 2);
 }
 static void fai_scores_by_3(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys) {
-    fai_scores(t, w, at, keys, 4, 3);
+    fai_scores(t, w, at, keys, FAI_STEP, 3);
 }
 static void fai_outputs_by_1(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys) {
     fai_outputs(t, w, at, keys, 8, 1);
 }
 static void fai_outputs_by_2(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys) {
-    fai_outputs(t, w, at, keys, 4, 2);
+    fai_outputs(t, w, at, keys, FAI_STEP, 2);
 }
 static void fai_outputs_by_3(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys) {
-    fai_outputs(t, w, at, keys, 4, 3);
+    fai_outputs(t, w, at, keys, FAI_STEP, 3);
 }
 
 typedef void (*fai_panel_step)(const fai_tile *t, fai_scratch *w, int32_t at, int32_t keys);

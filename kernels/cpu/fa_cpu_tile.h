@@ -18,6 +18,7 @@
 /* K of a narrow tile's block, of all heads; V is as large, and so is what is ahead of either. */
 #define FAI_NARROW_BLOCK_BYTES 65536
 #define FAI_Q_FLOATS (FAI_CPU_TILE_ROWS * FAI_WHOLE_ROWS_DIM)
+#define FAI_STATE_FLOATS (FAI_CPU_TILE_ROWS / 8 * FAI_PAD) /* a whole vector for few rows too */
 #define FAI_KV_FLOATS (FAI_CPU_TILE_KEYS * FAI_WHOLE_KEYS_DIM)
 FA_STATIC_ASSERT(FAI_MAX_HEAD_DIM_CPU <= 4 * FAI_WHOLE_ROWS_DIM &&
                      FAI_MAX_HEAD_DIM_CPU <= 2 * FAI_WHOLE_KEYS_DIM && FAI_CPU_TILE_ROWS % 4 == 0 &&
@@ -30,9 +31,9 @@ typedef struct fai_scratch {
     float o_of_heads[FAI_Q_FLOATS] FAI_ALIGNED;
     float kv[FAI_KV_FLOATS] FAI_ALIGNED; /* a block of K, then of V, unless it is read in place */
     float s_of_heads[FAI_CPU_TILE_KEYS * FAI_CPU_TILE_ROWS] FAI_ALIGNED;
-    float max_of_heads[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
-    float sum_of_heads[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
-    float factor_of_heads[FAI_CPU_TILE_ROWS] FAI_ALIGNED;
+    float max_of_heads[FAI_STATE_FLOATS] FAI_ALIGNED;
+    float sum_of_heads[FAI_STATE_FLOATS] FAI_ALIGNED;
+    float factor_of_heads[FAI_STATE_FLOATS] FAI_ALIGNED;
     int32_t limit[FAI_CPU_TILE_ROWS] FAI_ALIGNED; /* keys of the block that each row sees */
     /* Rows of K or V of the first head, as the caller has them: of the block that is worked on, and
      * of the one after it; the last one repeated to the end. */
@@ -80,10 +81,12 @@ typedef struct fai_panel {
     int32_t width;
 } fai_panel;
 
+/* Whole vectors of rows. */
 static inline int32_t fai_part_rows(int32_t dim) {
-    return dim <= FAI_WHOLE_ROWS_DIM       ? FAI_CPU_TILE_ROWS
-           : dim <= 2 * FAI_WHOLE_ROWS_DIM ? FAI_CPU_TILE_ROWS / 2
-                                           : FAI_CPU_TILE_ROWS / 4;
+    const int32_t rows = dim <= FAI_WHOLE_ROWS_DIM       ? FAI_CPU_TILE_ROWS
+                         : dim <= 2 * FAI_WHOLE_ROWS_DIM ? FAI_CPU_TILE_ROWS / 2
+                                                         : FAI_CPU_TILE_ROWS / 4;
+    return rows - rows % FAI_LANES;
 }
 /* Fewer keys where those of many heads go through the L2 together. */
 static inline int32_t fai_block_keys(const fai_tile *t) {
@@ -125,14 +128,14 @@ static inline int fai_few_run(const int rows) { return rows > 1 ? FAI_LANES / 2 
 
 /* The head's part of what the heads share. */
 static void fai_turn_to_head(fai_tile *t, fai_scratch *w, int64_t index) {
-    const int64_t at = index * t->width;
+    const int64_t at = index * (t->few ? t->few : t->width);
     t->head_kv = t->task.head_kv + index;
     w->q = w->q_of_heads + at * t->dim;
     w->o = w->o_of_heads + at * t->dim;
     w->s = w->s_of_heads + at * FAI_CPU_TILE_KEYS;
-    w->max = w->max_of_heads + at;
-    w->sum = w->sum_of_heads + at;
-    w->factor = w->factor_of_heads + at;
+    w->max = w->max_of_heads + index * t->width;
+    w->sum = w->sum_of_heads + index * t->width;
+    w->factor = w->factor_of_heads + index * t->width;
 }
 
 /* Row r of q as float32, zeros beyond head_dim; none beyond the tile's rows. */
@@ -147,7 +150,7 @@ static void fai_load_q_row(const fai_tile *t, int32_t r, float *to) {
 
 static void fai_load_q(const fai_tile *t, fai_scratch *w) {
     float rows[FAI_LANES][FAI_MAX_HEAD_DIM_CPU];
-    memset(w->o, 0, sizeof(float) * (size_t)t->width * (size_t)t->dim);
+    memset(w->o, 0, sizeof(float) * (size_t)(t->few ? t->few : t->width) * (size_t)t->dim);
     for (int32_t r = 0; r < t->width; ++r) {
         w->max[r] = -INFINITY;
         w->sum[r] = 0;
