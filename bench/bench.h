@@ -139,7 +139,7 @@ int fb_cuda_reads_in_bulk(void); /* else with plain loads, which are slower on s
 
 /* ceiling_cpu.c: best of a few passes, on all threads */
 double fb_cpu_flops_per_second(int quick, const char **isa, double *disturbance);
-double fb_cpu_read_bytes_per_second(size_t bytes, int quick);
+double fb_cpu_read_bytes_per_second(const char *buffer, size_t bytes, int quick);
 void *fb_cpu_alloc(size_t bytes); /* in huge pages where the system has them; free() it */
 void fb_cpu_read(const void *memory, size_t bytes);
 int fb_cpu_threads(void);

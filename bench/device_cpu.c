@@ -102,16 +102,21 @@ static void cpu_fetch(void *host, const void *memory, size_t row_bytes, size_t p
                row_bytes);
 }
 
+/* Three times the last cache, so that reading it all leaves nothing else there. One for all uses:
+ * some machines have caches of half a gigabyte. Null: no memory. */
+static const char *beyond_cache(size_t *bytes) {
+    static char *buffer;
+    *bytes = 3 * last_cache_bytes();
+    if (buffer) return buffer;
+    buffer = fb_cpu_alloc(*bytes);
+    if (buffer) memset(buffer, 1, *bytes);
+    return buffer;
+}
+
 static void cpu_flush(void) {
-    static void *buffer;
-    static size_t bytes;
-    if (!buffer) {
-        bytes = 3 * last_cache_bytes();
-        buffer = fb_cpu_alloc(bytes);
-        if (!buffer) return;
-        memset(buffer, 1, bytes);
-    }
-    fb_cpu_read(buffer, bytes);
+    size_t bytes;
+    const char *buffer = beyond_cache(&bytes);
+    if (buffer) fb_cpu_read(buffer, bytes);
 }
 
 static double cpu_time_us(fb_action action, void *context, int *failed) {
@@ -124,10 +129,13 @@ static double cpu_time_us(fb_action action, void *context, int *failed) {
 
 static void cpu_ceilings(fb_ceilings *c, int32_t dtype, int quick) {
     const size_t cache = last_cache_bytes();
-    const char *isa;
+    size_t bytes;
+    const char *isa, *buffer = beyond_cache(&bytes);
     c->flops_per_second = fb_cpu_flops_per_second(quick, &isa, &c->disturbance);
-    c->cache_bytes_per_second = fb_cpu_read_bytes_per_second(cache / 2, quick);
-    c->memory_bytes_per_second = fb_cpu_read_bytes_per_second(8 * cache, quick);
+    if (buffer) {
+        c->cache_bytes_per_second = fb_cpu_read_bytes_per_second(buffer, cache / 2, quick);
+        c->memory_bytes_per_second = fb_cpu_read_bytes_per_second(buffer, bytes, quick);
+    }
     c->cache_bytes = (double)cache;
     c->fixed_us = 0;
     snprintf(c->arithmetic, sizeof c->arithmetic, "float32 %s, %d threads%s", isa, fb_cpu_threads(),
