@@ -78,7 +78,8 @@ static int32_t choose_task_heads(const fa_args *a, const fai_plan *plan, int64_t
     const int64_t stride_head = a->k.stride_head, stride_seq = a->k.stride_seq;
     if (rows > FAI_CPU_NARROW_ROWS || stride_head < 0 || stride_head > stride_seq) return 1;
     const double share = heads / (double)workers;
-    const int64_t most = fai_min64(fai_min64(room, FAI_CPU_TILE_ROWS / width), a->heads_kv);
+    int64_t most = fai_min64(fai_min64(room, FAI_CPU_TILE_ROWS / width), a->heads_kv);
+    if (most < 1) most = 1; /* a head that is worked through in parts of its rows */
     return share >= (double)most ? (int32_t)most : share > 1 ? (int32_t)share : 1;
 }
 

@@ -15,6 +15,8 @@ static const fai_machine machines[] = {
     {.device = FA_DEVICE_CPU, .threads = 1},
     {.device = FA_DEVICE_CPU, .threads = 2},
     {.device = FA_DEVICE_CPU, .threads = 256},
+    {.device = FA_DEVICE_CPU, .threads = 2, .cpu_avx2 = 1},
+    {.device = FA_DEVICE_CPU, .threads = 2, .cpu_avx2 = 1, .cpu_avx512 = 1},
 };
 enum { kMachines = sizeof machines / sizeof *machines };
 
@@ -170,6 +172,20 @@ Test(plan, the_cpu_splits_long_caches_of_few_rows) {
             cr_assert(p.task_heads >= 1 && p.task_heads <= a.heads_kv);
         }
     }
+}
+
+/* 17 to 24 rows of more than 384 elements fill more than a task's scratch in vectors of 16. */
+Test(plan, every_task_has_a_head) {
+    for (int m = 0; m < kMachines; m++)
+        for (int32_t dim = 1; dim <= 512; dim++)
+            for (int32_t rows = 1; rows <= 2 * FAI_CPU_NARROW_ROWS; rows++) {
+                const shape s = {1, 3 * rows, 3, 1, 99, dim};
+                const fa_args a = call_of(&s, &machines[m]);
+                fai_plan p;
+                must_plan(&a, &machines[m], &p);
+                cr_assert(p.task_heads >= 1 && p.task_heads <= 3, "%d rows of %d: %d heads", rows,
+                          dim, p.task_heads);
+            }
 }
 
 Test(workspace, does_not_depend_on_pointers_or_strides) {
