@@ -146,7 +146,8 @@ int fb_cpu_threads(void);
 
 /* ---- measure.c ------------------------------------------------------------------------------- */
 
-#define FB_MAX_SAMPLES 200
+#define FB_MAX_CALLS 200 /* of an entry in one measurement */
+#define FB_MAX_SAMPLES (10 * FB_MAX_CALLS)
 
 typedef struct fb_stats {
     int calls;
@@ -161,13 +162,16 @@ typedef struct fb_entry {
     void *context;
     fb_temperature temperature;
     double first_us; /* an estimate, which sets the number of calls */
+    double samples[FB_MAX_SAMPLES];
+    double cpu_us; /* of all calls */
     fb_stats stats;
 } fb_entry;
 
-/* Times all entries in turns, each as often as budget_us allows (never less than the device's least
- * or more than FB_MAX_SAMPLES), spread evenly over the run. Returns 0, or 1 + the index of the
- * entry whose action failed. */
-int fb_time_in_turns(const fb_device *device, fb_entry *entries, int count, double budget_us);
+/* Times all entries in turns, each as often as budget_us allows with its flushes (never less than
+ * the device's least or more than FB_MAX_CALLS), spread evenly over the run. What entries were
+ * timed before counts too. Returns 0, or 1 + the index of the entry whose action failed. */
+int fb_time_in_turns(const fb_device *device, fb_entry *const *entries, int count,
+                     double budget_us);
 fb_stats fb_stats_of(double *samples, int count); /* sorts samples */
 double fb_figure(const fb_device *device, const fb_stats *stats);
 

@@ -9,7 +9,7 @@
 #include "bench.h"
 #include "fa_dtype.h"
 
-enum { POISON = 0xff, MAX_SLOTS = FB_MAX_SHAPES + 3, DECODE_ROWS = 16 };
+enum { POISON = 0xff, MAX_SLOTS = FB_MAX_SHAPES + 3, DECODE_ROWS = 16, REPEATS = 8 };
 
 /* One call of the group, ready to run again and again. */
 typedef struct slot {
@@ -27,6 +27,8 @@ typedef struct group {
     int64_t kv_rows; /* of k and v */
     slot slots[MAX_SLOTS];
     int count;
+    fb_entry *entries; /* slots at the temperature that counts, then short q at the other one */
+    int entry_count;
 } group;
 
 static int refuse(const slot *s, const char *what) {
@@ -161,6 +163,7 @@ static void group_close(group *g) {
     }
     device->release(g->q);
     device->release(g->kv);
+    free(g->entries);
 }
 
 static slot *slot_of(group *g, fb_role role) {
@@ -229,35 +232,72 @@ static int group_verify(group *g, double *first_us) {
     return 0;
 }
 
-/* Every slot at the temperature that counts; short q at the other one too. */
-static int group_time(group *g, const double *first_us) {
+static void entries_open(group *g, const double *first_us) {
     const fb_device *device = g->run->device;
-    fb_entry entries[2 * MAX_SLOTS];
-    int count = 0;
-    fb_show_progress(g->run, "time in turns with", &g->slots[g->count - 1].point);
     for (int other = 0; other < 2; other++) {
         for (int i = 0; i < g->count; i++) {
             slot *s = &g->slots[i];
             const int decode = s->point.role == FB_NATIVE && s->point.shape.q_len <= DECODE_ROWS;
             if (other && !decode) continue;
-            fb_entry e = {.call = slot_read, .context = s, .first_us = first_us[i]};
-            e.temperature = other ? !device->figure : device->figure;
-            if (s->point.role != FB_READ) {
-                e.prepare = slot_poison;
-                e.call = slot_call;
-                e.confirm = slot_written;
-            }
-            entries[count++] = e;
+            fb_entry *e = &g->entries[g->entry_count++];
+            e->call = slot_read;
+            e->context = s;
+            e->first_us = first_us[i];
+            e->temperature = other ? !device->figure : device->figure;
+            if (s->point.role == FB_READ) continue;
+            e->prepare = slot_poison;
+            e->call = slot_call;
+            e->confirm = slot_written;
         }
     }
-    if (fb_time_in_turns(device, entries, count, g->run->options.quick ? 20e3 : 300e3)) return 1;
+}
+
+static int time_entries(group *g, fb_entry *const *entries, int count) {
+    const double budget_us = g->run->options.quick ? 20e3 : 300e3;
+    fb_show_progress(g->run, "time in turns with", &g->slots[g->count - 1].point);
+    if (fb_time_in_turns(g->run->device, entries, count, budget_us)) return 1;
     for (int i = 0; i < count; i++) {
-        slot *s = entries[i].context;
-        s->point.stats[entries[i].temperature] = entries[i].stats;
+        slot *s = entries[i]->context;
+        s->point.stats[entries[i]->temperature] = entries[i]->stats;
     }
     for (int i = 0; i < g->count; i++)
         if (g->slots[i].point.role != FB_READ && slot_unchanged(&g->slots[i])) return 1;
     return 0;
+}
+
+static int group_time(group *g, const double *first_us) {
+    fb_entry *all[2 * MAX_SLOTS];
+    g->entries = calloc(2 * MAX_SLOTS, sizeof *g->entries);
+    if (!g->entries) return refuse(&g->slots[0], "no memory");
+    entries_open(g, first_us);
+    for (int i = 0; i < g->entry_count; i++) all[i] = &g->entries[i];
+    return time_entries(g, all, g->entry_count);
+}
+
+static int is_beyond(const group *g, const slot *s) {
+    const fb_device *device = g->run->device;
+    const double us = fb_figure(device, &s->point.stats[device->figure]);
+    return s->point.bound_us > 0 && !(us <= s->point.bound_us);
+}
+
+/* Whether the padded call, and not the read, is what bounds a native one. */
+static int padded_decides(const fb_point *p) {
+    return p->padded_us * p->work.pairs / p->padded_work.pairs > p->read_us;
+}
+
+/* More samples of the calls that look beyond their bound, and of all that the bound is made of. */
+static int group_time_again(group *g) {
+    fb_entry *some[2 * MAX_SLOTS];
+    int count = 0, with_padded = 0;
+    for (int i = 0; i < g->count; i++)
+        with_padded |= is_beyond(g, &g->slots[i]) && padded_decides(&g->slots[i].point);
+    for (int i = 0; i < g->count; i++) {
+        const fb_role role = g->slots[i].point.role;
+        if (role == FB_EMPTY || role == FB_READ || (role == FB_PADDED && with_padded) ||
+            is_beyond(g, &g->slots[i]))
+            some[count++] = &g->entries[i];
+    }
+    return time_entries(g, some, count);
 }
 
 /* Fills in what a point knows from the rest of its group. Returns how many are beyond bounds. */
@@ -268,7 +308,6 @@ static int group_judge(group *g) {
     int beyond = 0;
     for (int i = 0; i < g->count; i++) {
         fb_point *p = &g->slots[i].point;
-        const double us = fb_figure(device, &p->stats[device->figure]);
         p->empty_us = fb_figure(device, &empty->point.stats[device->figure]);
         p->read_us = fb_figure(device, &read->point.stats[device->figure]);
         if (p->role != FB_NATIVE || !padded) continue;
@@ -276,7 +315,7 @@ static int group_judge(group *g) {
         p->padded_work = padded->point.work;
         if (!fb_bound_applies(&p->shape)) continue;
         p->bound_us = fb_bound_us(&p->work, &p->padded_work, p->padded_us, p->read_us, p->empty_us);
-        beyond += !(us <= p->bound_us);
+        beyond += is_beyond(g, &g->slots[i]);
     }
     return beyond;
 }
@@ -307,11 +346,11 @@ int fb_run_group(fb_run *run, const fb_group *shapes) {
     group g = {0};
     g.run = run;
     int failed = group_open(&g, shapes) || group_verify(&g, first_us) || group_time(&g, first_us);
-    /* A point beyond its bound is measured once more, and is so only if that repeats. */
-    if (!failed && group_judge(&g) > 0) {
-        failed = group_time(&g, first_us);
-        if (!failed) group_judge(&g);
-    }
+    /* Another program may be in the way for seconds. All samples count, those of the bound too, so
+     * that only the noise becomes less. */
+    for (int i = 0; !failed && group_judge(&g) > 0 && i < REPEATS; i++)
+        failed = group_time_again(&g);
+    if (!failed) group_judge(&g);
     if (!failed) failed = run_append(run, &g);
     group_close(&g);
     return failed;

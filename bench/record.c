@@ -42,8 +42,9 @@ int fb_count_beyond(const fb_run *run) {
     for (int i = 0; i < run->point_count; i++) {
         const fb_point *p = &run->points[i];
         if (p->bound_us == 0 || fb_point_us(run, p) <= p->bound_us) continue;
-        fprintf(stderr, "%s: %.1f us is beyond its bound of %.1f us, twice\n",
-                fb_point_name(run, p, name, sizeof name), fb_point_us(run, p), p->bound_us);
+        fprintf(stderr, "%s: %.1f us, of %d calls, is beyond its bound of %.1f us\n",
+                fb_point_name(run, p, name, sizeof name), fb_point_us(run, p),
+                p->stats[run->device->figure].calls, p->bound_us);
         count++;
     }
     return count;

@@ -23,7 +23,7 @@ static int nothing(void *context) {
 
 typedef struct spin {
     double us;
-    double took[FB_MAX_SAMPLES]; /* by its own clock */
+    double took[FB_MAX_CALLS]; /* by its own clock */
     int calls;
 } spin;
 
@@ -37,8 +37,8 @@ static int run_spin(void *context) {
 }
 
 static fb_stats time_alone(fb_action call, void *context, double first_us, double budget_us) {
-    fb_entry e = {.call = call, .context = context, .first_us = first_us};
-    CHECK(fb_time_in_turns(&fb_device_cpu, &e, 1, budget_us) == 0, "the loop fails");
+    fb_entry e = {.call = call, .context = context, .first_us = first_us}, *const only = &e;
+    CHECK(fb_time_in_turns(&fb_device_cpu, &only, 1, budget_us) == 0, "the loop fails");
     return e.stats;
 }
 
@@ -77,7 +77,7 @@ static void statistics_are_those_of_a_known_sample(void) {
 
 /* ---- turns ---- */
 
-static char turns[2 * FB_MAX_SAMPLES + 1];
+static char turns[2 * FB_MAX_CALLS + 1];
 static int turn_count;
 
 static int note_turn(void *context) {
@@ -94,15 +94,20 @@ static void entries_take_turns_evenly(void) {
     char a = 'a', b = 'b';
     fb_entry e[2] = {{.call = note_turn, .context = &a, .first_us = 1000},
                      {.call = note_turn, .context = &b, .first_us = 2000}};
-    CHECK(fb_time_in_turns(&fb_device_cpu, e, 2, 20000) == 0, "the loop fails");
+    fb_entry *const both[] = {&e[0], &e[1]};
+    CHECK(fb_time_in_turns(&fb_device_cpu, both, 2, 20000) == 0, "the loop fails");
     CHECK(e[0].stats.calls == 20 && e[1].stats.calls == 10, "%d and %d calls", e[0].stats.calls,
           e[1].stats.calls);
     int evenly = turn_count == 30;
     for (int i = 0; i < turn_count; i++) evenly = evenly && turns[i] == (i % 3 == 2 ? 'b' : 'a');
     CHECK(evenly, "order %s", turns);
+    turn_count = 0;
+    CHECK(fb_time_in_turns(&fb_device_cpu, both, 1, 20000) == 0 && e[0].stats.calls == 40 &&
+              e[1].stats.calls == 10,
+          "samples of two measurements: %d and %d", e[0].stats.calls, e[1].stats.calls);
     e[1].call = refuse_call;
     turn_count = 0;
-    CHECK(fb_time_in_turns(&fb_device_cpu, e, 2, 20000) == 2, "a failing call is named");
+    CHECK(fb_time_in_turns(&fb_device_cpu, both, 2, 20000) == 2, "a failing call is named");
 }
 
 /* ---- mutants ---- */
