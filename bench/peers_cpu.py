@@ -124,11 +124,13 @@ def targets(row, us, best, limits):
 
 
 def measured_limits(bench, out, threads, reuse, part):
-    """fa_bench's context; it is made in seconds, since only its ceilings are asked for."""
+    """fa_bench's context; it is made in seconds, since only its ceilings are asked for. Its passes
+    are too short for threads that sleep in between, as those of this process do."""
     path = out.with_name(f"{out.stem}-limits-{threads}-{part}.json")
     if not (reuse and path.exists()):
         made = subprocess.run([bench, "--quick", "--json", path], text=True, capture_output=True,
-                              env=os.environ | {"OMP_NUM_THREADS": str(threads)})
+                              env=os.environ | {"OMP_NUM_THREADS": str(threads),
+                                                "OMP_WAIT_POLICY": "active"})
         if made.returncode:
             raise SystemExit(f"{bench}: {made.stderr}")
     return json.loads(path.read_text(encoding="utf-8"))["context"]
