@@ -142,6 +142,7 @@ static void fai_run_tile(const fai_cpu_call *call, const fai_cpu_task *task) {
     t.group = a->heads_q / a->heads_kv;
     t.dim = fai_round_up(a->head_dim, FAI_PAD);
     t.row_size = a->head_dim * fai_element_size(a->dtype);
+    t.fetches = 2.0 * a->batch * a->kv_len * a->heads_kv * t.row_size > FAI_CACHED_BYTES;
     const int64_t begin = task->tile * plan->tile_rows;
     const int64_t end = fai_min64(begin + plan->tile_rows, t.q_len * t.group);
     const int64_t part = fai_part_rows(t.dim);

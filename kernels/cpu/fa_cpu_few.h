@@ -23,6 +23,7 @@ FAI_INLINE void fai_multiply_few(const fai_tile *t, const fai_scratch *w, int32_
     const float *q = w->q;
     /* On and on, or the rows of as many keys, as far apart as the first two: so it is in a page. */
     const char *fetch = w->fetch ? w->fetch + j * t->row_size : w->next[j] + w->next_at;
+    const int32_t fetches = t->fetches;
     const int64_t fetch_key = w->fetch ? 64 : w->next[j + 1] - w->next[j];
     const int64_t fetch_line = w->fetch ? 64 * keys : 64;
     fai_vec part[FAI_PAD][2];
@@ -32,7 +33,8 @@ FAI_INLINE void fai_multiply_few(const fai_tile *t, const fai_scratch *w, int32_
     }
     for (int32_t begin = 0; begin < t->dim; begin += line) {
         const int32_t end = begin + line < t->dim ? begin + line : t->dim;
-        for (int i = 0; i < keys; ++i) FAI_PREFETCH(fetch + i * fetch_key);
+        if (fetches)
+            for (int i = 0; i < keys; ++i) FAI_PREFETCH(fetch + i * fetch_key);
         fetch += fetch_line;
         for (int32_t d = begin; d < end; d += run, q += vectors * FAI_LANES) {
             fai_vec x[2];
@@ -52,7 +54,7 @@ FAI_INLINE void fai_multiply_few(const fai_tile *t, const fai_scratch *w, int32_
 FAI_INLINE void fai_scores_few(const fai_tile *t, fai_scratch *w, int32_t keys, const int rows,
                                const int dtype) {
     const int vectors = fai_few_vectors(rows);
-    const int step = rows == 1 ? FAI_PAD : rows == 2 ? 8 : 4;
+    const int step = rows == 1 ? FAI_PAD : rows == 2 ? 8 : FAI_PAD / 2;
     for (int32_t j = 0; j < keys; j += step) {
         fai_vec sum[FAI_PAD];
         fai_multiply_few(t, w, j, sum, step, rows, dtype);
@@ -74,6 +76,7 @@ FAI_INLINE void fai_output_chunk(const fai_tile *t, fai_scratch *w, int32_t at, 
     const char *const *row = w->rows;
     const int64_t row_at = w->rows_at + at * size;
     const int bytes = span * FAI_LANES * size;
+    const int32_t fetches = t->fetches;
     for (int32_t first = 0; first < keys; first += 8) {
         const char *fetch = w->fetch ? w->fetch + keys * at * size + first * bytes
                                      : w->next[first] + w->next_at + at * size;
@@ -81,7 +84,8 @@ FAI_INLINE void fai_output_chunk(const fai_tile *t, fai_scratch *w, int32_t at, 
         const int32_t end = first + 8 < keys ? first + 8 : keys;
         for (int32_t j = first; j < end; ++j, p += rows, fetch += fetch_key) {
             const char *v = row[j] + row_at;
-            for (int c = 0; c < bytes; c += 64) FAI_PREFETCH(fetch + c);
+            if (fetches)
+                for (int c = 0; c < bytes; c += 64) FAI_PREFETCH(fetch + c);
             fai_vec x[8];
             for (int c = 0; c < span; ++c)
                 x[c] = fai_repeat(v + c * FAI_LANES * size, FAI_LANES, dtype);

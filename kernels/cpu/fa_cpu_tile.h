@@ -17,6 +17,9 @@
 #define FAI_WHOLE_KEYS_DIM 256
 /* K of a narrow tile's block, of all heads; V is as large, and so is what is ahead of either. */
 #define FAI_NARROW_BLOCK_BYTES 65536
+/* K and V of a call that are not fetched ahead: what an L2 of 1 MB or a part of an L3 holds from the
+ * last call on. There each fetch is a load for nothing (8 % of a decode step over 1024 keys). */
+#define FAI_CACHED_BYTES (1 << 20)
 #define FAI_Q_FLOATS (FAI_CPU_TILE_ROWS * FAI_WHOLE_ROWS_DIM)
 #define FAI_STATE_FLOATS (FAI_CPU_TILE_ROWS / 8 * FAI_PAD) /* a whole vector for few rows too */
 #define FAI_KV_FLOATS (FAI_CPU_TILE_KEYS * FAI_WHOLE_KEYS_DIM)
@@ -72,6 +75,7 @@ typedef struct fai_tile {
     int32_t dim;   /* head_dim, padded */
     int32_t few;   /* rows as a step for few rows takes them: 1, 2 or 4; 0: the lanes hold rows */
     int32_t row_size; /* bytes of a row of K or V */
+    int32_t fetches;  /* 0: K and V of the call are so few that they are in a cache anyway */
 } fai_tile;
 
 /* Rows [at, at + width) of a tile, which one micro-kernel takes. Their q, o and s lie together:
@@ -158,7 +162,13 @@ static void fai_load_q(const fai_tile *t, fai_scratch *w) {
     for (int32_t r = 0; r < t->few; ++r) {
         const int32_t run = fai_few_run(t->few), turn = run * t->few;
         fai_load_q_row(t, r, rows[0]);
-        for (int32_t d = 0; d < t->dim; ++d) w->q[d / run * turn + r * run + d % run] = rows[0][d];
+        float *to = w->q + r * run;
+        for (int32_t d = 0; d < t->dim; d += run, to += turn) {
+            if (run == FAI_LANES) /* of a size that is not constant, a copy starts in 20 ns */
+                memcpy(to, rows[0] + d, sizeof(fai_vec));
+            else
+                memcpy(to, rows[0] + d, sizeof(fai_vec) / 2);
+        }
     }
     for (int32_t r = 0; !t->few && r < t->width; r += FAI_LANES) {
         const fai_panel panel = fai_panel_of(t, r);
