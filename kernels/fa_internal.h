@@ -71,6 +71,7 @@ typedef struct fai_machine {
     int32_t smem_bytes; /* CUDA: largest shared memory a block may ask for */
     int32_t threads;    /* CPU: what threads = 0 means */
     int32_t cpu_avx2;   /* CPU: 1 when it has AVX2, FMA and F16C */
+    int32_t cpu_amx; /* CPU: 1 when it has AMX's bfloat16 products, and this process may use them */
     int32_t cpu_avx512; /* CPU: 1 when it has AVX-512 F, BW, DQ and VL */
 } fai_machine;
 

@@ -122,6 +122,16 @@ static int plan_cpu(const fa_args *a, const fai_machine *machine, fai_plan *plan
     return plan_cpu_lanes(a, machine, plan, 8);
 }
 
+/* Of few rows the keys are read, hardly multiplied: vectors do that in place. */
+static int plan_cpu_amx(const fa_args *a, const fai_machine *machine, fai_plan *plan) {
+    const int64_t rows = (int64_t)a->q_len * (a->heads_q / a->heads_kv);
+    if (machine->cpu_amx && a->dtype == FA_DTYPE_BF16 && rows > 4)
+        return plan_cpu_lanes(a, machine, plan, 16);
+    plan->refusal = FA_ERR_ARCH;
+    plan->why = "AMX takes bfloat16 and more than 4 packed rows, where the processor has it";
+    return 0;
+}
+
 static int plan_cpu_avx512(const fa_args *a, const fai_machine *machine, fai_plan *plan) {
     if (machine->cpu_avx512) return plan_cpu_lanes(a, machine, plan, 16);
     plan->refusal = FA_ERR_ARCH;
@@ -142,6 +152,7 @@ const fai_kernel fai_kernels[] = {
     {"cuda_prefill_sm90", FA_DEVICE_CUDA, fai_plan_prefill_sm90, fai_cuda_run_prefill_sm90},
     {"cuda_sm80", FA_DEVICE_CUDA, fai_plan_cuda_sm80, fai_cuda_run_sm80},
 #endif
+    {"cpu_amx", FA_DEVICE_CPU, plan_cpu_amx, fai_cpu_run_amx},
     {"cpu_avx512", FA_DEVICE_CPU, plan_cpu_avx512, fai_cpu_run_avx512},
     {"cpu_avx2", FA_DEVICE_CPU, plan_cpu_avx2, fai_cpu_run_avx2},
     {"cpu_portable", FA_DEVICE_CPU, plan_cpu, fai_cpu_run_portable},

@@ -17,6 +17,7 @@ fai_machine fai_cpu_machine(void) {
     machine.threads = 1;
     machine.cpu_avx2 = fai_cpu_has_avx2();
     machine.cpu_avx512 = fai_cpu_has_avx512();
+    machine.cpu_amx = fai_cpu_has_amx();
 #ifdef _OPENMP
     machine.threads = omp_get_max_threads();
 #endif

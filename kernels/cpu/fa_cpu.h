@@ -11,9 +11,11 @@
 #ifdef FA_PREFIX
 #define fai_cpu_run_tasks FA_JOIN(FA_PREFIX, fai_cpu_run_tasks)
 #define fai_cpu_has_avx2 FA_JOIN(FA_PREFIX, fai_cpu_has_avx2)
+#define fai_cpu_has_amx FA_JOIN(FA_PREFIX, fai_cpu_has_amx)
 #define fai_cpu_has_avx512 FA_JOIN(FA_PREFIX, fai_cpu_has_avx512)
 #define fai_cpu_run_portable FA_JOIN(FA_PREFIX, fai_cpu_run_portable)
 #define fai_cpu_run_avx2 FA_JOIN(FA_PREFIX, fai_cpu_run_avx2)
+#define fai_cpu_run_amx FA_JOIN(FA_PREFIX, fai_cpu_run_amx)
 #define fai_cpu_run_avx512 FA_JOIN(FA_PREFIX, fai_cpu_run_avx512)
 #endif
 
@@ -66,6 +68,9 @@ FAI_LOCAL fa_status fai_cpu_run_portable(const fa_args *a, const fai_plan *plan,
 FAI_LOCAL int fai_cpu_has_avx2(void);
 FAI_LOCAL fa_status fai_cpu_run_avx2(const fa_args *a, const fai_plan *plan,
                                      struct CUstream_st *stream);
+FAI_LOCAL int fai_cpu_has_amx(void);
+FAI_LOCAL fa_status fai_cpu_run_amx(const fa_args *a, const fai_plan *plan,
+                                    struct CUstream_st *stream);
 FAI_LOCAL int fai_cpu_has_avx512(void);
 FAI_LOCAL fa_status fai_cpu_run_avx512(const fa_args *a, const fai_plan *plan,
                                        struct CUstream_st *stream);

@@ -16,8 +16,25 @@
  *
  * Sums over keys are made in blocks, each from zero, so that rounding grows with the number of
  * blocks and not of keys. */
+#ifdef FAI_PAIRS
+#include "fa_cpu_amx.h"
+#else
 #include "fa_cpu_few.h"
 #include "fa_cpu_panels.h"
+
+static void fai_block_weights(const fai_tile *t, fai_scratch *w, int32_t keys) {
+    if (t->few)
+        fai_few_weights(t, w, keys);
+    else
+        fai_panel_weights(t, w, keys);
+}
+static void fai_block_outputs(const fai_tile *t, fai_scratch *w, int32_t keys) {
+    if (t->few)
+        fai_few_outputs(t, w, keys);
+    else
+        fai_panel_outputs(t, w);
+}
+#endif
 
 /* Divides a row of o by the sum of its weights and writes it and its lse. A sum of 0 means no key,
  * or none but -inf: o is 0 and lse -inf. */
@@ -96,20 +113,14 @@ static void fai_run_part(fai_tile *t, fai_scratch *w) {
         for (int64_t h = 0; h < heads; ++h) {
             fai_turn_to_head(t, w, h);
             fai_take_rows(t, w, keys);
-            if (t->few)
-                fai_few_weights(t, w, keys);
-            else
-                fai_panel_weights(t, w, keys);
+            fai_block_weights(t, w, keys);
         }
         fai_step_ahead(w);
         fai_look_ahead(t, &a->k, next, (int32_t)fai_clamp64(end - next, 0, block), w);
         for (int64_t h = 0; h < heads; ++h) {
             fai_turn_to_head(t, w, h);
             fai_take_rows(t, w, keys);
-            if (t->few)
-                fai_few_outputs(t, w, keys);
-            else
-                fai_panel_outputs(t, w);
+            fai_block_outputs(t, w, keys);
         }
     }
     for (int64_t h = 0; h < heads; ++h) {

@@ -9,8 +9,14 @@
 /* head_dim is padded to whole vectors of any width; keys to what one step of a micro-kernel takes.
  * Both are at least 8. */
 #define FAI_PAD (FAI_LANES > 8 ? FAI_LANES : 8)
+#ifdef FAI_PAIRS /* q, K and V stay bfloat16, neighbours along a product's sum side by side */
+#define FAI_FEW_ROWS 0
+#define FAI_MAX_SPAN 2 /* vectors of rows that one micro-kernel holds */
+#else
+#define FAI_PAIRS 0
 #define FAI_FEW_ROWS 4
-#define FAI_MAX_SPAN 3 /* vectors of rows that one micro-kernel holds */
+#define FAI_MAX_SPAN 3
+#endif
 /* Up to these head_dims a tile has all its rows and a block all its keys. Beyond, the rows are
  * halved with each doubling of head_dim, and so are the keys. */
 #define FAI_WHOLE_ROWS_DIM 128
@@ -116,7 +122,7 @@ static inline const void *fai_element(const void *data, int64_t at, int32_t dtyp
  * do not hide the latency of an FMA as well as three. */
 static inline fai_panel fai_panel_at(const fai_tile *t, int32_t at) {
     const int32_t left = (t->width - at) / FAI_LANES;
-    const int32_t span = left == 2 || left == 4 ? 2 : (left < 3 ? left : 3);
+    const int32_t most = left == 4 ? 2 : FAI_MAX_SPAN, span = left < most ? left : most;
     const fai_panel panel = {at, span * FAI_LANES};
     return panel;
 }
@@ -142,14 +148,22 @@ static void fai_turn_to_head(fai_tile *t, fai_scratch *w, int64_t index) {
     w->factor = w->factor_of_heads + index * t->width;
 }
 
-/* Row r of q as float32, zeros beyond head_dim; none beyond the tile's rows. */
+/* Words of 32 bits that a row of q, K or V is: elements, or pairs of them up to whole tiles. */
+static inline int32_t fai_row_words(const fai_tile *t) {
+    return FAI_PAIRS ? fai_round_up(t->dim, 32) / 2 : t->dim;
+}
+
+/* Row r of q as float32 or in pairs, zeros beyond head_dim; none beyond the tile's rows. */
 static void fai_load_q_row(const fai_tile *t, int32_t r, float *to) {
     const fa_args *a = t->a;
-    memset(to, 0, sizeof(float) * (size_t)t->dim);
+    memset(to, 0, sizeof(float) * (size_t)fai_row_words(t));
     if (r >= t->rows) return;
     const int64_t at =
         fai_q_offset(a, &a->q, t->task.seq, fai_head(t, r), t->q_rows.begin + fai_query(t, r));
-    fai_row_to_float(to, fai_element(a->q.data, at, a->dtype), a->head_dim, a->dtype);
+    if (FAI_PAIRS)
+        memcpy(to, fai_element(a->q.data, at, a->dtype), (size_t)t->row_size);
+    else
+        fai_row_to_float(to, fai_element(a->q.data, at, a->dtype), a->head_dim, a->dtype);
 }
 
 static void fai_load_q(const fai_tile *t, fai_scratch *w) {
@@ -174,7 +188,7 @@ static void fai_load_q(const fai_tile *t, fai_scratch *w) {
         const fai_panel panel = fai_panel_of(t, r);
         float *to = w->q + panel.at * t->dim + (r - panel.at);
         for (int32_t i = 0; i < FAI_LANES; ++i) fai_load_q_row(t, r + i, rows[i]);
-        for (int32_t d = 0; d < t->dim; d += FAI_LANES)
+        for (int32_t d = 0; d < fai_row_words(t); d += FAI_LANES)
             fai_transpose(to + d * panel.width, panel.width, rows[0] + d, FAI_MAX_HEAD_DIM_CPU);
     }
 }
@@ -229,7 +243,7 @@ static void fai_take_rows(const fai_tile *t, fai_scratch *w, int32_t keys) {
     w->next = is_last ? w->ahead : w->here;
     w->next_at = is_last ? 0 : from_at + w->here_stride;
     w->fetch = w->ahead_together ? w->ahead[0] + head * keys * t->row_size : NULL;
-    if (a->head_dim == t->dim && (t->few > 0 || in_panels)) {
+    if (FAI_PAIRS || (a->head_dim == t->dim && (t->few > 0 || in_panels))) {
         w->rows = w->here;
         w->rows_at = from_at;
         w->rows_dtype = a->dtype;
