@@ -48,6 +48,9 @@ for tool in memcheck:150 initcheck:150 synccheck:150 racecheck:40; do
 done
 part conform 300 "$tests/fa_conform" "$build/libfa_fwd_causal_shared.so" device=cuda \
     out="$logs/conform"
+# Peers, each where installed; their verdicts are a record and no fault of this library.
+part peers 200 python3 tests/adapters/record.py "$build" "$logs/peers.csv" device=cuda fuzz=100 \
+    jobs=5 seconds=150 library torch_sdpa torch_flash2 torch_cudnn flash3
 part mutants 300 python3 tests/mutants/cuda_mutants.py . --judge "$tests/fa_case" "$build/mutants"
 part checks 300 python3 tests/cuda_checks.py "$build/libfa_fwd_causal_shared.so" "${kernels[@]}"
 

@@ -8,6 +8,7 @@ it is made. A new peer is a class here and a name in ENGINES.
 import collections
 import math
 import os
+import sys
 
 import numpy
 
@@ -122,9 +123,10 @@ class NumpyDies(Numpy):
 
 
 class Torch:
-    """scaled_dot_product_attention's flash kernels with is_causal: top-left when q != kv."""
+    """The flash kernels of scaled_dot_product_attention on a CPU, with is_causal: top-left."""
 
     dialect = "utc"
+    repeats_heads = True
     MOST_MASK = 1 << 28  # elements; beyond it a mask is refused instead of exhausting memory
 
     def __init__(self):
@@ -153,23 +155,25 @@ class Torch:
         q = self.tensor(q, call, call.q_len, call.heads_q).transpose(1, 2)
         k = self.tensor(k, call, call.kv_len, call.heads_kv).transpose(1, 2)
         v = self.tensor(v, call, call.kv_len, call.heads_kv).transpose(1, 2)
-        if call.heads_q != call.heads_kv:
+        if call.heads_q != call.heads_kv and self.repeats_heads:
             k = k.repeat_interleave(call.heads_q // call.heads_kv, 1)
             v = v.repeat_interleave(call.heads_q // call.heads_kv, 1)
         o, lse = self.attend(call, q, k, v)
         return self.give(o.transpose(1, 2), lse.transpose(1, 2))
 
     def attend(self, call, q, k, v):
+        if call.device != CPU:
+            raise Unsupported("device: on a GPU torch is torch_sdpa, torch_flash2, torch_cudnn")
+        self.must_be_plain(call)
+        return self.torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, True, scale=call.scale)[:2]
+
+    @staticmethod
+    def must_be_plain(call):
         if call.given:
-            raise Unsupported("causal_offset: is_causal has no offset")
+            raise Unsupported("causal_offset: the peer has no offset")
         if call.kv_len == 0:
             raise Unsupported("kv_len = 0")
-        aten = self.torch.ops.aten
-        if call.device == CPU:
-            return aten._scaled_dot_product_flash_attention_for_cpu(
-                q, k, v, 0.0, True, scale=call.scale)[:2]
-        return aten._scaled_dot_product_flash_attention(
-            q, k, v, 0.0, True, False, scale=call.scale)[:2]
 
 
 class TorchMask(Torch):
@@ -188,14 +192,56 @@ class TorchMask(Torch):
             q, k, v, 0.0, False, attn_mask=bias, scale=call.scale)[:2]
 
 
-class TorchCudnn(Torch):
-    """cuDNN's attention as torch calls it: top-left, one dtype of 16 bits, heads repeated."""
+class OnGpu(Torch):
+    """A peer on the GPU. What it refuses before a kernel is launched is unsupported; an error of
+    CUDA is a failure, and one that the context does not survive ends this process."""
+
+    def forward(self, call, q, k, v):
+        if call.device != CUDA:
+            raise Unsupported("device: the peer is on the GPU")
+        self.must_be_plain(call)
+        try:
+            return super().forward(call, q, k, v)
+        except (RuntimeError, ValueError, TypeError, AssertionError) as why:
+            said = str(why).strip().split("\n")[0]
+            try:
+                self.torch.cuda.synchronize()
+            except RuntimeError:
+                print(said, file=sys.stderr, flush=True)
+                os._exit(1)
+            if "CUDA error" in said or "out of memory" in said:
+                raise
+            raise Unsupported(f"{type(why).__name__}: {said}") from why
+
+
+class TorchSdpa(OnGpu):
+    """scaled_dot_product_attention with is_causal, whichever kernel it picks: top-left, o alone."""
+
+    dialect = "utn"
 
     def attend(self, call, q, k, v):
-        if call.device != CUDA:
-            raise Unsupported("device: cuDNN is on the GPU")
-        if call.given or call.kv_len == 0:
-            raise Unsupported("causal_offset or kv_len = 0")
+        o = self.torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=call.scale)
+        return o, self.torch.zeros(q.shape[:3])
+
+
+class TorchFlash2(OnGpu):
+    """FlashAttention-2 as torch has it, called directly: bottom-right."""
+
+    dialect = "up"
+    repeats_heads = False
+
+    def attend(self, call, q, k, v):
+        return self.torch.ops.aten._scaled_dot_product_flash_attention(
+            q, k, v, 0.0, True, False, scale=call.scale)[:2]
+
+
+class TorchCudnn(OnGpu):
+    """cuDNN's attention as torch calls it: top-left, heads repeated."""
+
+    dialect = "utc"
+
+    def attend(self, call, q, k, v):
         o, lse = self.torch.ops.aten._scaled_dot_product_cudnn_attention(
             q, k, v, None, True, 0.0, True, False, scale=call.scale)[:2]
         return o, lse.reshape(call.batch, call.heads_q, call.q_len)
@@ -204,8 +250,10 @@ class TorchCudnn(Torch):
 # ---- FlashAttention-2, -3, -4 ------------------------------------------------------------------
 
 
-class Flash(Torch):
+class Flash(OnGpu):
     """flash_attn_func of a module: bottom-right, (b, s, h, d), grouped heads as they are."""
+
+    repeats_heads = False
 
     def __init__(self, module, dialect, function="flash_attn_func", **options):
         super().__init__()
@@ -213,18 +261,12 @@ class Flash(Torch):
         self.call_peer = getattr(__import__(module, fromlist=[function]), function)
         self.options = options
 
-    def forward(self, call, q, k, v):
-        if call.device != CUDA:
-            raise Unsupported("device: FlashAttention is on the GPU")
-        if call.given or call.kv_len == 0:
-            raise Unsupported("causal_offset or kv_len = 0")
-        q = self.tensor(q, call, call.q_len, call.heads_q)
-        k = self.tensor(k, call, call.kv_len, call.heads_kv)
-        v = self.tensor(v, call, call.kv_len, call.heads_kv)
-        found = self.call_peer(q, k, v, softmax_scale=call.scale, causal=True, **self.options)
+    def attend(self, call, q, k, v):
+        found = self.call_peer(*(x.transpose(1, 2) for x in (q, k, v)), softmax_scale=call.scale,
+                               causal=True, **self.options)
         if not isinstance(found, tuple):
             raise Unsupported("lse: this version returns o alone")
-        return self.give(found[0], found[1].transpose(1, 2))
+        return found[0].transpose(1, 2), found[1]
 
 
 def flash3():
@@ -241,7 +283,9 @@ ENGINES = {
     "numpy_dies": NumpyDies,
     "torch": Torch,
     "torch_mask": TorchMask,
-    "cudnn": TorchCudnn,
+    "torch_sdpa": TorchSdpa,
+    "torch_flash2": TorchFlash2,
+    "torch_cudnn": TorchCudnn,
     "flash2": lambda: Flash("flash_attn", "up", return_attn_probs=True),
     "flash3": flash3,
     "flash4": lambda: Flash("flash_attn.cute", "u", return_lse=True),
