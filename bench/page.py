@@ -13,20 +13,26 @@ STYLE = """
 body { color: var(--ink); background: var(--paper); margin: 0;
   font: 15px/1.55 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
 main { max-width: 1280px; margin: 0 auto; padding: 32px 20px 64px; }
-h1 { font-size: clamp(1.5rem, 4.5vw, 2.2rem); line-height: 1.2; margin: 0 0 .3em; letter-spacing: -.01em; }
-h2 { font-size: 1.3rem; line-height: 1.3; margin: 0 0 .2em; } h3 { font-size: 1.05rem; margin: 2em 0 .4em; }
-p { max-width: 76ch; margin: .4em 0; } .lead, .note { color: var(--soft); } .note { font-size: 13px; }
+h1 { font-size: clamp(1.5rem, 4.5vw, 2.2rem); line-height: 1.2; margin: 0 0 .3em;
+  letter-spacing: -.01em; }
+h2 { font-size: 1.3rem; line-height: 1.3; margin: 0 0 .2em; }
+h3 { font-size: 1.05rem; margin: 2em 0 .4em; }
+p { max-width: 76ch; margin: .4em 0; } .lead, .note { color: var(--soft); }
+.note { font-size: 13px; }
 section { background: var(--card); border: 1px solid var(--rule); border-radius: 12px;
   padding: 22px 24px; margin: 24px 0; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px;
   margin: 16px 0; }
 .tiles div { border: 1px solid var(--rule); border-radius: 10px; padding: 12px 14px; min-width: 0; }
-.tiles b { display: block; font-size: 1.55rem; line-height: 1.2; font-variant-numeric: tabular-nums; }
+.tiles b { display: block; font-size: 1.55rem; line-height: 1.2;
+  font-variant-numeric: tabular-nums; }
 .tiles span { color: var(--soft); font-size: 12.5px; line-height: 1.35; display: block; }
 details { margin: 10px 0; } summary { cursor: pointer; color: var(--soft); }
-.facts { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 3px 18px; margin: 10px 0;
-  font-size: 13px; } .facts dt { color: var(--soft); } .facts dd { margin: 0; overflow-wrap: anywhere; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 330px), 1fr)); gap: 18px; }
+.facts { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 3px 18px;
+  margin: 10px 0; font-size: 13px; } .facts dt { color: var(--soft); }
+.facts dd { margin: 0; overflow-wrap: anywhere; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 330px), 1fr));
+  gap: 18px; }
 figure { margin: 8px 0; min-width: 0; max-width: 620px; }
 figcaption { font-weight: 600; font-size: 13.5px; margin-bottom: 4px; }
 svg { display: block; width: 100%; height: auto; } .legend svg { width: 26px; }
@@ -36,7 +42,8 @@ svg text.name { fill: var(--ink); } svg text.row { font-size: 9.5px; fill: var(-
 .grid { stroke: var(--rule); stroke-width: 1; } .faint { opacity: .55; }
 .level { stroke: var(--ink); stroke-width: 1.4; }
 .curve { fill: none; stroke: currentColor; stroke-width: 2; stroke-linejoin: round; }
-.dashed { stroke-dasharray: 6 4; } .none { stroke: none; } .dotted { stroke-dasharray: 1.5 4; stroke-linecap: round; }
+.dashed { stroke-dasharray: 6 4; } .none { stroke: none; }
+.dotted { stroke-dasharray: 1.5 4; stroke-linecap: round; }
 .mark { fill: currentColor; stroke: var(--card); stroke-width: 1.2; }
 .hollow { fill: var(--card); stroke: currentColor; stroke-width: 1.8; }
 .c0 { color: var(--c0); } .c1 { color: var(--c1); } .c2 { color: var(--c2); }
@@ -44,14 +51,17 @@ svg text.name { fill: var(--ink); } svg text.row { font-size: 9.5px; fill: var(-
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 8px 0; font-size: 13px; }
 .legend span { display: inline-flex; align-items: center; gap: 6px; }
 .wide { overflow-x: auto; border: 1px solid var(--rule); border-radius: 8px; margin: 6px 0; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px; width: 100%; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px;
+  width: 100%; }
 th, td { padding: 5px 12px; text-align: right; white-space: nowrap; }
-thead th { position: sticky; top: 0; background: var(--band); border-bottom: 1px solid var(--rule); padding: 0; }
+thead th { position: sticky; top: 0; background: var(--band);
+  border-bottom: 1px solid var(--rule); padding: 0; }
 th button { all: unset; cursor: pointer; padding: 7px 12px; font-weight: 600; }
 th button:focus-visible { outline: 2px solid var(--c0); outline-offset: -2px; }
 th[aria-sort=ascending] button::after { content: " \\2191"; }
 th[aria-sort=descending] button::after { content: " \\2193"; }
-tbody tr + tr td { border-top: 1px solid var(--rule); } tbody tr:hover td { background: var(--band); }
+tbody tr + tr td { border-top: 1px solid var(--rule); }
+tbody tr:hover td { background: var(--band); }
 td.low { color: var(--c1); font-weight: 600; } td.high { color: var(--c0); font-weight: 600; }
 .bar { display: flex; justify-content: flex-end; }
 .copy { font: inherit; font-size: 12.5px; color: var(--soft); background: none; cursor: pointer;
@@ -62,11 +72,15 @@ code { font-size: 12.5px; overflow-wrap: anywhere; }
 """
 
 SCRIPT = """
-const value = cell => { const n = parseFloat(cell.textContent); return isNaN(n) ? cell.textContent : n; };
+const value = cell => {
+  const n = parseFloat(cell.textContent);
+  return isNaN(n) ? cell.textContent : n;
+};
 for (const table of document.querySelectorAll('table')) {
-  table.querySelectorAll('th').forEach((th, column) => th.firstChild.addEventListener('click', () => {
+  const heads = table.querySelectorAll('th');
+  heads.forEach((th, column) => th.firstChild.addEventListener('click', () => {
     const up = th.ariaSort !== 'ascending', body = table.tBodies[0];
-    for (const other of table.querySelectorAll('th')) other.ariaSort = 'none';
+    for (const other of heads) other.ariaSort = 'none';
     th.ariaSort = up ? 'ascending' : 'descending';
     body.append(...[...body.rows].sort((a, b) => {
       const x = value(a.cells[column]), y = value(b.cells[column]);
@@ -76,7 +90,8 @@ for (const table of document.querySelectorAll('table')) {
   }));
   const button = table.closest('.table').querySelector('.copy');
   button.addEventListener('click', async () => {
-    const text = [...table.rows].map(r => [...r.cells].map(c => c.textContent).join('\\t')).join('\\n');
+    const line = row => [...row.cells].map(c => c.textContent).join('\\t');
+    const text = [...table.rows].map(line).join('\\n');
     try { await navigator.clipboard.writeText(text); }
     catch { const area = document.createElement('textarea'); area.value = text;
       document.body.append(area); area.select(); document.execCommand('copy'); area.remove(); }

@@ -1,8 +1,8 @@
 """plots.py - the report's plots, as SVG text without any library.
 
 Colours are the page's CSS variables, so light and dark are its matter; series differ in colour,
-dash and marker, so that no reader depends on one of them. Every mark carries its numbers in a title (a
-tooltip) and in data-x and data-y, which the tests recompute. It changes when a plot is added.
+dash and marker, so that no reader depends on one of them. Every mark carries its numbers in a title
+(a tooltip) and in data-x and data-y, which the tests recompute. It changes when a plot is added.
 """
 
 import html

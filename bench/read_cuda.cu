@@ -1,5 +1,5 @@
-/* read_cuda.cu - what a GPU needs at least: a kernel that only reads, as fast as it can, and one that
- * does nothing. They set the floors of fa_bench and of peers.py, which loads this file alone:
+/* read_cuda.cu - what a GPU needs at least: a kernel that only reads, as fast as it can, and one
+ * that does nothing. They set the floors of fa_bench and of peers.py, which loads this file alone:
  * nvcc -shared. It changes when a new architecture reads otherwise. */
 #include <cuda_runtime.h>
 

@@ -304,10 +304,10 @@ LEAD = """<p class="lead">Native: q_len rows against kv_len keys, bottom-right c
 padded at its front to kv_len, the square causal call of the same kernel, its last q_len rows kept;
 both results were compared before and after timing.</p><details><summary>How the columns are
 made</summary><p class="note">Floor: max(empty call + visible flops / measured peak, time to only
-read the same K and V, measured in turns with the call, * all bytes / theirs); of floor: floor / time.
-Bound: 1.5 * max(padded time * visible pairs native / padded, that read) + an empty call, where kv
-&ge; 1k and q &le; kv/4. Error, worst row: distance to the float64 oracle over what the dtype grants
-on N(0,1) inputs, of the whole and of the worst row; up to 1 passes.</p></details>"""
+read the same K and V, measured in turns with the call, * all bytes / theirs); of floor: floor /
+time. Bound: 1.5 * max(padded time * visible pairs native / padded, that read) + an empty call,
+where kv &ge; 1k and q &le; kv/4. Error, worst row: distance to the float64 oracle over what the
+dtype grants on N(0,1) inputs, of the whole and of the worst row; up to 1 passes.</p></details>"""
 
 
 def record_tiles(record):

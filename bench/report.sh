@@ -8,7 +8,8 @@ python=$2
 here=$(dirname "$0")
 rm -f report-*.json
 code=0
-run() { # run FILE OPTION...: 3 is "beyond the bound", 4 "no such device"; report.py prints the table
+# run FILE OPTION...: 3 is "beyond the bound", 4 "no such device"; report.py prints the table
+run() {
     record=$1
     shift
     "$bench" --check --json "$record" "$@" >/dev/null

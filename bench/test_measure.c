@@ -3,7 +3,7 @@
  * A spin keeps its own time, and what the loop measured is held against that: on a busy machine a
  * spin takes longer, but both clocks must say so alike. Limits: an empty function under 5 us
  * (B141), a spin of 5 us within 10 %, one of 10 ms within 2 % (B142). B143: no record of a wrong
- * result. */
+ * result. B140: a flush empties the cache. */
 #include <stdlib.h>
 #include <time.h>
 
@@ -73,6 +73,43 @@ static void statistics_are_those_of_a_known_sample(void) {
     CHECK(a.minimum == 1 && a.lower == 3 && a.median == 5 && a.upper == 7, "odd count");
     CHECK(a.spread == 0.8, "spread %g", a.spread);
     CHECK(b.minimum == 1 && b.median == 2.5, "even count: median %g", b.median);
+}
+
+/* ---- flushes ---- */
+
+typedef struct reading {
+    const fb_device *device;
+    void *data;
+    size_t bytes;
+} reading;
+
+static int read_once(void *context) {
+    const reading *r = context;
+    r->device->read(r->data, r->bytes);
+    return 0;
+}
+
+/* B140: data that a cache holds takes longer to read after a flush, and then no faster than memory
+ * gives it; a flush that did nothing would leave both times alike. */
+static void a_flush_empties_the_cache(const fb_device *device, size_t bytes) {
+    fb_ceilings ceilings;
+    reading r = {device, device->alloc(bytes), bytes};
+    CHECK(r.data != NULL, "no memory");
+    if (!r.data) return;
+    device->set_bytes(r.data, 1, bytes);
+    device->ceilings(&ceilings, FA_DTYPE_BF16, 1);
+    fb_entry e[2] = {{.call = read_once, .context = &r, .temperature = FB_WARM, .first_us = 20},
+                     {.call = read_once, .context = &r, .temperature = FB_COLD, .first_us = 20}};
+    fb_entry *const warm_alone = &e[0], *const cold_alone = &e[1];
+    CHECK(fb_time_in_turns(device, &warm_alone, 1, 1000) == 0, "the loop fails");
+    CHECK(fb_time_in_turns(device, &cold_alone, 1, 1000) == 0, "the loop fails");
+    const double warm = e[0].stats.median, cold = e[1].stats.median;
+    const double rate = (double)bytes / (1e-6 * cold) / ceilings.memory_bytes_per_second;
+    printf("%s: %zu KB take %.1f us warm, %.1f us cold, %.2f of the memory's rate\n", device->name,
+           bytes >> 10, warm, cold, rate);
+    CHECK(cold > 1.2 * warm, "%s: cold %.2f us, warm %.2f us", device->name, cold, warm);
+    CHECK(rate <= 1.05, "%s: cold at %.2f of the memory's rate", device->name, rate);
+    device->release(r.data);
 }
 
 /* ---- turns ---- */
@@ -207,6 +244,11 @@ int main(void) {
     known_times_are_measured();
     statistics_are_those_of_a_known_sample();
     entries_take_turns_evenly();
+    a_flush_empties_the_cache(&fb_device_cpu, (size_t)1 << 20);
+#ifdef FA_WITH_CUDA
+    CHECK(fb_device_cuda.figure == FB_COLD, "what is reported of a GPU is cold");
+    if (fb_device_cuda.open() == 0) a_flush_empties_the_cache(&fb_device_cuda, (size_t)20 << 20);
+#endif
     wrong_results_are_not_recorded();
     return report_checks("bench measurement");
 }

@@ -144,8 +144,8 @@ FAI_LOCAL fai_machine fai_cpu_machine(void);
 
 /* fa_plan_cuda.c: pure, so that the choice for a card is tested where there is none. */
 FAI_LOCAL int fai_plan_cuda_sm80(const fa_args *a, const fai_machine *machine, fai_plan *plan);
-/* The number of splits, at most `most`, beyond which none fills the waves of `slots` blocks better by
- * a ninth. Grows with `most`, never beyond it. */
+/* The number of splits, at most `most`, beyond which none fills the waves of `slots` blocks better
+ * by a ninth. Grows with `most`, never beyond it. */
 FAI_LOCAL int64_t fai_fill_waves(int64_t tiles, int64_t slots, int64_t most);
 /* fa_plan_decode_sm90.c and fa_plan_prefill_sm90.c: likewise. */
 FAI_LOCAL int fai_plan_decode_sm90(const fa_args *a, const fai_machine *machine, fai_plan *plan);

@@ -51,8 +51,8 @@ static const fai_sm80_tile *pick_tile(int32_t dim, int64_t rows, int32_t smem_by
 }
 
 /* 8 decode tiles on 264 slots: 33 splits (264). 128 tiles of a prompt's chunk: 2 splits (256). 512
- * tiles: 1 split (1.94 waves, 97 %). Every call asks, so the loop divides no integers and ends where
- * nothing can be better. */
+ * tiles: 1 split (1.94 waves, 97 %). Every call asks, so the loop divides no integers and ends
+ * where nothing can be better. */
 int64_t fai_fill_waves(int64_t tiles, int64_t slots, int64_t most) {
     int64_t best = 1, full = fai_ceil_div(tiles, slots); /* waves that are begun */
     double best_share = 0;

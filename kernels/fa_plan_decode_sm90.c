@@ -61,9 +61,9 @@ static const char *what_is_missing(const fa_args *a, const fai_machine *machine,
 /* Where the generic kernel is faster on an H200. Below 4 heads at most 3 clusters read at 110 GB/s
  * a block: 1 head of 32k keys takes 25 us against 36, and 21 us for each 32k more. Several tiles
  * read the keys several times from the L2: 2 tiles of 8 heads of 32k keys take 52 us against 65, of
- * 128k 171 against 164; 4 tiles of 8k 32 against 42, of 16k 53 against 51. Rows that are no multiple
- * of 64 columns need a copy for each 64: 16 heads of 96 and 8k keys take 23 against 25, 64 heads 66
- * against 64. */
+ * 128k 171 against 164; 4 tiles of 8k 32 against 42, of 16k 53 against 51. Rows that are no
+ * multiple of 64 columns need a copy for each 64: 16 heads of 96 and 8k keys take 23 against 25, 64
+ * heads 66 against 64. */
 static int is_better_split(const fa_args *a, int64_t units, int64_t tiles) {
     const double elements = (double)(units * tiles) * a->kv_len * a->head_dim;
     return (units < 4 && a->kv_len > 32768) || (tiles == 2 && elements > 1 << 26) ||

@@ -71,8 +71,8 @@ def main_loops(code):
 def main():
     cuobjdump, paths = sys.argv[1], sys.argv[2:]
     bad = kernels = 0
-    print(f"{'arch':8} {'regs':>4} {'smem':>6} {'stack':>6} {'local':>6} {'loops':>6} {'in loop':>8}"
-          "  kernel")
+    print(f"{'arch':8} {'regs':>4} {'smem':>6} {'stack':>6} {'local':>6} {'loops':>6} "
+          f"{'in loop':>8}  kernel")
     for path in paths:
         used = resources(cuobjdump, path)
         for arch, name, code in functions(cuobjdump, path):

@@ -3,7 +3,9 @@
 usage: check_tree.py SOURCE_DIR
 
 Relative links of every Markdown file lead to a file; nothing is marked as left to do; no path of
-somebody's machine; the version is one; the README's program is examples/hello.c; files stay small.
+somebody's machine; the version is one; the README's program is examples/hello.c; files and lines
+stay small; what threads write to shared memory is fenced before the copy engine or the tensor cores
+are told of it (B107 in tests/CASES.md).
 """
 import os
 import re
@@ -13,7 +15,7 @@ SKIP = {"build", ".git", "__pycache__", ".venv"}
 TEXT = (".c", ".h", ".cu", ".cuh", ".py", ".sh", ".md", ".txt", ".cmake", ".json", ".in", "run",
         "Makefile", ".yml")
 CODE = (".c", ".h", ".cu", ".cuh", ".py", ".sh")
-MAX_LINES = 500
+MAX_LINES, MAX_COLUMNS = 500, 100
 # Written so that this file does not find itself.
 LEFT_TO_DO = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX)\b")
 LOCAL_PATH = re.compile(r"(?<![\w.\"$}])/(wor" r"k|hom" r"e|roo" r"t|Use" r"rs|mnt|data)/\w")
@@ -39,6 +41,8 @@ def check_file(top, path):
             faults.append(f"{shown}:{number}: marked as left to do: {line.strip()}")
         if LOCAL_PATH.search(line):
             faults.append(f"{shown}:{number}: a path of one machine: {line.strip()}")
+        if path.endswith(CODE) and len(line) > MAX_COLUMNS:
+            faults.append(f"{shown}:{number}: {len(line)} columns, at most {MAX_COLUMNS}")
     if path.endswith(CODE) and text.count("\n") > MAX_LINES:
         faults.append(f"{shown}: {text.count(chr(10))} lines, at most {MAX_LINES}")
     if path.endswith(".md"):
@@ -48,6 +52,38 @@ def check_file(top, path):
             if not os.path.exists(os.path.join(os.path.dirname(path), target.split("#")[0])):
                 faults.append(f"{shown}: no such file: {target}")
     return faults
+
+
+# In the files of the kernels that use warpgroup products: what writes shared memory by a thread's
+# own stores, what lets the copy engine or the tensor cores at it, and the fence between them.
+WRITES = re.compile(r"\b(fai_st_shared|fai_stmatrix|rows\.store)\(")
+TELLS = re.compile(r"\b(fai_barrier|fai_arrive|release|fai_wgmma|fai_copy_box)\(")
+FENCE = re.compile(r"\bfai_fence_async\(\)")
+FUNCTION_END = re.compile(r"^(    )?}$", re.M)
+
+
+def check_fences(top):
+    """Each write's next event in its function is the fence, unless the function ends: then its
+    caller's call is such a write, and is in WRITES."""
+    faults, writes, folder = [], 0, os.path.join(top, "kernels", "cuda")
+    for name in sorted(os.listdir(folder)):
+        text = read(folder, name)
+        if name != "fa_ptx.cuh" and "fence.proxy" in text:
+            faults.append(f"{name}: a proxy fence beside its wrapper")
+        if name not in ("fa_ptx.cuh", "fa_wgmma.cuh") and re.search(r"\basm\b", text):
+            faults.append(f"{name}: inline assembly, which belongs to fa_ptx.cuh")
+        if not name.startswith("fa_prefill_") or not name.endswith(".cuh"):
+            continue
+        for write in WRITES.finditer(text):
+            at, writes = write.end(), writes + 1
+            fence, end = FENCE.search(text, at), FUNCTION_END.search(text, at).start()
+            told = TELLS.search(text, at)
+            if told and told.start() < end and not (fence and fence.start() < told.start()):
+                line = text.count("\n", 0, write.start()) + 1
+                faults.append(f"{name}:{line}: {write.group(1)} is followed by {told.group(1)} and "
+                              "no fai_fence_async() between")
+    print(f"{writes} writes to shared memory before warpgroup products, fenced or passed on")
+    return faults if writes else [*faults, "kernels/cuda: no write to shared memory was found"]
 
 
 def read(top, name):
@@ -70,7 +106,7 @@ def check_version(top):
 
 def main():
     top = sys.argv[1]
-    faults, count = check_version(top), 0
+    faults, count = check_version(top) + check_fences(top), 0
     if read(top, "examples/hello.c") not in read(top, "README.md"):
         faults.append("README.md: its program is not examples/hello.c")
     for path in files(top):

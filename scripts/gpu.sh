@@ -33,7 +33,8 @@ part() {
 }
 
 tests=$build/tests
-mapfile -t kernels < <(grep -oE '^ *\{"cuda_[a-z0-9_]+"' kernels/fa_plan.c | grep -oE 'cuda_[a-z0-9_]+')
+mapfile -t kernels < <(grep -E '^ *\{"cuda_' kernels/fa_plan.c | grep -oE '^[^,]*' |
+    grep -oE 'cuda_[a-z0-9_]+')
 part tests 300 "$tests/fa_tests" --jobs 4
 for kernel in "${kernels[@]}"; do
     part "cases-$kernel" 300 "$tests/fa_case" --all device=cuda kernel="$kernel"

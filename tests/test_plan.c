@@ -174,6 +174,23 @@ Test(plan, the_cpu_splits_long_caches_of_few_rows) {
     }
 }
 
+/* B125: one step of one KV head has work for 8 threads, and as many threads as there are take
+ * it. */
+Test(plan, B125_a_single_kv_head_is_shared_by_threads) {
+    const shape shapes_of_one_head[] = {{1, 8, 1, 1, 65536, 128}, {1, 1, 1, 1, 65536, 128}};
+    for (int i = 0; i < 2; i++)
+        for (int32_t threads = 1; threads <= 16; threads *= 2) {
+            fa_args a = call_of(&shapes_of_one_head[i], &machines[3]);
+            fai_machine machine = machines[3];
+            fai_plan p;
+            a.dtype = FA_DTYPE_F32;
+            machine.threads = threads;
+            must_plan(&a, &machine, &p);
+            cr_assert(p.splits == 8 && p.threads == (threads < 8 ? threads : 8),
+                      "%d splits, %d of %d threads", p.splits, p.threads, threads);
+        }
+}
+
 /* 17 to 24 rows of more than 384 elements fill more than a task's scratch in vectors of 16. */
 Test(plan, every_task_has_a_head) {
     for (int m = 0; m < kMachines; m++)

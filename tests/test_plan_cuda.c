@@ -4,30 +4,7 @@
 #include <criterion/criterion.h>
 #include <limits.h>
 
-#include "fa_internal.h"
-
-enum { k99KB = 99 * 1024, k163KB = 163 * 1024, k227KB = 227 * 1024 };
-
-static fai_machine card(int32_t cc, int32_t sm_count, int32_t smem_bytes) {
-    const fai_machine m = {
-        .device = FA_DEVICE_CUDA, .cc = cc, .sm_count = sm_count, .smem_bytes = smem_bytes};
-    return m;
-}
-
-/* As fai_check resolves it. */
-static fa_args call(int32_t batch, int32_t heads_q, int32_t heads_kv, int32_t dim, int32_t q_len,
-                    int32_t kv_len) {
-    fa_args a = fa_args_default();
-    a.device = FA_DEVICE_CUDA;
-    a.dtype = FA_DTYPE_BF16;
-    a.batch = batch;
-    a.heads_q = heads_q;
-    a.heads_kv = heads_kv;
-    a.head_dim = dim;
-    a.q_len = q_len;
-    a.kv_len = kv_len;
-    return a;
-}
+#include "plan_call.h"
 
 static int64_t check_cover(const fai_plan *p, int32_t kv_len) {
     int64_t at = 0;
@@ -96,19 +73,43 @@ Test(plan_cuda, old_cards_are_refused) {
 /* B129: few tiles over many keys are split, by kv heads and keys and not by query heads; many
  * tiles are not. */
 Test(plan_cuda, keys_are_split_where_tiles_are_few) {
-    const fai_machine h100 = card(90, 132, k227KB);
+    const fai_machine machine = h200();
     fai_plan p = {0};
     fa_args a = call(1, 32, 8, 128, 1, 32768);
-    cr_assert(fai_plan_cuda_sm80(&a, &h100, &p) && p.splits > 8, "%d", p.splits);
+    cr_assert(fai_plan_cuda_sm80(&a, &machine, &p) && p.splits > 8, "%d", p.splits);
     const int32_t splits = p.splits;
     a.heads_q = 8;
-    cr_assert(fai_plan_cuda_sm80(&a, &h100, &p) && p.splits == splits, "%d", p.splits);
+    cr_assert(fai_plan_cuda_sm80(&a, &machine, &p) && p.splits == splits, "%d", p.splits);
     a = call(1, 8, 1, 128, 4, 32768);
-    cr_assert(fai_plan_cuda_sm80(&a, &h100, &p) && p.splits > 8, "%d", p.splits);
+    cr_assert(fai_plan_cuda_sm80(&a, &machine, &p) && p.splits > 8, "%d", p.splits);
     a = call(64, 32, 8, 128, 1, 32768);
-    cr_assert(fai_plan_cuda_sm80(&a, &h100, &p) && p.splits <= 2, "%d", p.splits);
+    cr_assert(fai_plan_cuda_sm80(&a, &machine, &p) && p.splits <= 2, "%d", p.splits);
     a = call(1, 8, 8, 128, 1, 64);
-    cr_assert(fai_plan_cuda_sm80(&a, &h100, &p) && p.splits == 1, "%d", p.splits);
+    cr_assert(fai_plan_cuda_sm80(&a, &machine, &p) && p.splits == 1, "%d", p.splits);
+}
+
+/* B126, B128: whatever the batch, the last wave of blocks is not left half empty: the GPU is busy
+ * in 85 % of its waves' places. */
+Test(plan_cuda, B126_B128_splits_fill_the_waves_of_every_batch) {
+    const fai_machine cards[] = {card(80, 108, k163KB), h200()};
+    const struct {
+        int32_t batch, heads_q, heads_kv, kv_len;
+    } rows[] = {{64, 16, 2, 8191}, {16, 8, 1, 32768}, {32, 8, 1, 32768}, {48, 8, 1, 32768},
+                {64, 8, 1, 32768}, {96, 8, 1, 32768}, {128, 8, 1, 32768}};
+    for (size_t m = 0; m < sizeof cards / sizeof *cards; m++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            const fa_args a =
+                call(rows[i].batch, rows[i].heads_q, rows[i].heads_kv, 128, 1, rows[i].kv_len);
+            fai_plan p = {0};
+            cr_assert(fai_plan_cuda_sm80(&a, &cards[m], &p), "%s", p.why);
+            /* A block costs 1 KB beside what it asks for, and so has the multiprocessor. */
+            const int64_t slots =
+                (int64_t)cards[m].sm_count * ((cards[m].smem_bytes + 1024) / (p.smem_bytes + 1024));
+            const int64_t blocks = p.tiles * a.batch * a.heads_kv * p.splits;
+            const int64_t places = fai_ceil_div(blocks, slots) * slots;
+            cr_assert((double)blocks >= 0.85 * (double)places, "cc %d batch %d: %d of %d",
+                      cards[m].cc, a.batch, (int)blocks, (int)places);
+        }
 }
 
 /* A graph captured at length 1 replays at full length, so the scratch cannot follow kv_len. */
@@ -117,13 +118,13 @@ Test(plan_cuda, workspace_does_not_depend_on_kv_len) {
     for (int32_t batch = 1; batch <= 256; batch *= 4)
         for (int32_t q_len = 1; q_len <= 4096; q_len *= 8)
             for (int32_t num_splits = 0; num_splits <= 1; num_splits++) {
-                const fai_machine h100 = card(90, 132, k227KB);
+                const fai_machine machine = h200();
                 size_t first = 0;
                 for (int n = 0; n < 6; n++) {
                     fa_args a = call(batch, 32, 8, 128, q_len, lens[n]);
                     fai_plan p = {0};
                     a.num_splits = num_splits;
-                    cr_assert(fai_plan_cuda_sm80(&a, &h100, &p), "%s", p.why);
+                    cr_assert(fai_plan_cuda_sm80(&a, &machine, &p), "%s", p.why);
                     if (n == 0) first = p.workspace_bytes;
                     cr_assert(p.workspace_bytes == first, "kv_len %d: %zu, not %zu", lens[n],
                               p.workspace_bytes, first);

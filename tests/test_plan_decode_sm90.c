@@ -4,41 +4,18 @@
 #include <string.h>
 
 #include "cuda/fa_decode_sm90.h"
-#include "fa_internal.h"
-
-enum { k227KB = 227 * 1024 };
-
-static fai_machine card(int32_t cc, int32_t sm_count) {
-    const fai_machine m = {
-        .device = FA_DEVICE_CUDA, .cc = cc, .sm_count = sm_count, .smem_bytes = k227KB};
-    return m;
-}
-
-/* As fai_check resolves it, without pointers. */
-static fa_args call(int32_t batch, int32_t heads_q, int32_t heads_kv, int32_t dim, int32_t q_len,
-                    int32_t kv_len) {
-    fa_args a = fa_args_default();
-    a.device = FA_DEVICE_CUDA;
-    a.dtype = FA_DTYPE_BF16;
-    a.batch = batch;
-    a.heads_q = heads_q;
-    a.heads_kv = heads_kv;
-    a.head_dim = dim;
-    a.q_len = q_len;
-    a.kv_len = kv_len;
-    return a;
-}
+#include "plan_call.h"
 
 static int takes(const fa_args *a, fai_plan *plan) {
-    const fai_machine h200 = card(90, 132);
+    const fai_machine machine = h200();
     memset(plan, 0, sizeof *plan);
-    return fai_plan_decode_sm90(a, &h200, plan);
+    return fai_plan_decode_sm90(a, &machine, plan);
 }
 
 /* Every shape it takes fits the shared memory of a block, holds all rows, and asks for the
  * workspace that the generic family would need in its place. */
 Test(plan_decode_sm90, shapes_fit_and_share_the_generic_workspace) {
-    const fai_machine h200 = card(90, 132);
+    const fai_machine machine = h200();
     int64_t taken = 0;
     for (int32_t dim = 8; dim <= 256; dim += 8)
         for (int32_t group = 1; group <= 16; group++)
@@ -50,7 +27,7 @@ Test(plan_decode_sm90, shapes_fit_and_share_the_generic_workspace) {
                     cr_assert(p.smem_bytes <= k227KB, "dim %d rows %d: %d bytes", dim,
                               q_len * group, p.smem_bytes);
                     cr_assert(p.tile_dim >= dim && p.tile_rows >= q_len * group && p.stages >= 1);
-                    cr_assert(fai_plan_cuda_sm80(&a, &h200, &generic));
+                    cr_assert(fai_plan_cuda_sm80(&a, &machine, &generic));
                     cr_assert(p.workspace_bytes == generic.workspace_bytes);
                 }
     cr_log_info("%lld plans", (long long)taken);
@@ -81,6 +58,29 @@ Test(plan_decode_sm90, clusters_run_at_once) {
         fai_plan p;
         cr_assert(takes(&a, &p) && p.splits == rows[i].cluster, "batch %d: %d blocks",
                   rows[i].batch, p.splits);
+    }
+}
+
+/* B126, B128: at each of these batches at least the 64 multiprocessors work that read at full
+ * bandwidth, in one wave, and their shares differ by less than a tenth. */
+Test(plan_decode_sm90, B126_B128_every_batch_keeps_the_memory_busy) {
+    const struct {
+        int32_t batch, heads_q, heads_kv, kv_len, page_size;
+    } rows[] = {{64, 16, 2, 8191, 0},   {16, 8, 1, 32768, 64}, {32, 8, 1, 32768, 64},
+                {48, 8, 1, 32768, 64},  {64, 8, 1, 32768, 64}, {96, 8, 1, 32768, 64},
+                {128, 8, 1, 32768, 64}, {16, 8, 1, 32768, 0},  {128, 8, 1, 32768, 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fa_args a = call(rows[i].batch, rows[i].heads_q, rows[i].heads_kv, 128, 1, rows[i].kv_len);
+        fai_plan p;
+        a.page_size = rows[i].page_size;
+        a.num_pages = a.page_size ? rows[i].batch * rows[i].kv_len / a.page_size : 0;
+        cr_assert(takes(&a, &p), "row %d: %s", (int)i, p.why);
+        const int64_t blocks = p.tiles * a.batch * a.heads_kv * p.splits;
+        cr_assert(blocks >= 64 && blocks <= 132, "row %d: %d blocks", (int)i, (int)blocks);
+        const int64_t keys = fai_ceil_div(a.kv_len, p.tile_keys),
+                      most = fai_ceil_div(keys, p.splits);
+        cr_assert((double)most * p.splits <= 1.1 * (double)keys, "row %d: %d of %d", (int)i,
+                  (int)most, (int)keys);
     }
 }
 
@@ -145,7 +145,8 @@ Test(plan_decode_sm90, what_it_cannot_do_is_left_to_others) {
         cr_assert(!takes(&calls[i], &p), "call %d is taken", i);
         cr_assert(p.refusal != FA_OK && p.why, "call %d has no reason", i);
     }
-    const fai_machine others[] = {card(80, 108), card(89, 142), card(100, 148), card(120, 188)};
+    const fai_machine others[] = {card(80, 108, k227KB), card(89, 142, k227KB),
+                                  card(100, 148, k227KB), card(120, 188, k227KB)};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         const fa_args a = plain_call();
         cr_assert(!fai_plan_decode_sm90(&a, &others[i], &p), "cc %d is taken", others[i].cc);

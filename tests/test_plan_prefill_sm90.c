@@ -4,41 +4,18 @@
 #include <string.h>
 
 #include "cuda/fa_prefill_sm90.h"
-#include "fa_internal.h"
-
-enum { k227KB = 227 * 1024 };
-
-static fai_machine card(int32_t cc) {
-    const fai_machine m = {
-        .device = FA_DEVICE_CUDA, .cc = cc, .sm_count = 132, .smem_bytes = k227KB};
-    return m;
-}
-
-/* As fai_check resolves it, without pointers. */
-static fa_args call(int32_t batch, int32_t heads_q, int32_t heads_kv, int32_t dim, int32_t q_len,
-                    int32_t kv_len) {
-    fa_args a = fa_args_default();
-    a.device = FA_DEVICE_CUDA;
-    a.dtype = FA_DTYPE_BF16;
-    a.batch = batch;
-    a.heads_q = heads_q;
-    a.heads_kv = heads_kv;
-    a.head_dim = dim;
-    a.q_len = q_len;
-    a.kv_len = kv_len;
-    return a;
-}
+#include "plan_call.h"
 
 static int takes(const fa_args *a, fai_plan *plan) {
-    const fai_machine h200 = card(90);
+    const fai_machine machine = h200();
     memset(plan, 0, sizeof *plan);
-    return fai_plan_prefill_sm90(a, &h200, plan);
+    return fai_plan_prefill_sm90(a, &machine, plan);
 }
 
 /* Every shape fits the shared memory of a block, its tiles hold all rows, and its workspace is
  * enough for the generic family, which takes over where the copy engine cannot walk a tensor. */
 Test(plan_prefill_sm90, shapes_fit_and_the_workspace_is_enough_for_the_generic_family) {
-    const fai_machine h200 = card(90);
+    const fai_machine machine = h200();
     int64_t taken = 0;
     for (int32_t dim = 8; dim <= 256; dim += 8)
         for (int32_t group = 1; group <= 71; group += group < 8 ? 1 : 9)
@@ -51,7 +28,7 @@ Test(plan_prefill_sm90, shapes_fit_and_the_workspace_is_enough_for_the_generic_f
                     cr_assert(p.tile_dim >= dim && p.tile_rows <= 128);
                     cr_assert(p.tiles * p.tile_rows >= (int64_t)group * q_len, "group %d q %d",
                               group, q_len);
-                    cr_assert(fai_plan_cuda_sm80(&a, &h200, &generic));
+                    cr_assert(fai_plan_cuda_sm80(&a, &machine, &generic));
                     cr_assert(p.workspace_bytes >= generic.workspace_bytes);
                     cr_assert(p.partial_o_at >= FAI_CONTROL_WORDS * 4, "the counter's words");
                 }
@@ -127,7 +104,7 @@ Test(plan_prefill_sm90, what_it_cannot_do_is_left_to_others) {
         cr_assert(!takes(&calls[i], &p), "call %d", i);
         cr_assert(p.why && p.refusal == FA_ERR_UNSUPPORTED, "call %d", i);
     }
-    const fai_machine ada = card(89);
+    const fai_machine ada = card(89, 142, k99KB);
     const fa_args a = call(2, 8, 2, 128, 4096, 4096);
     cr_assert(!fai_plan_prefill_sm90(&a, &ada, &p));
 }

@@ -1,11 +1,11 @@
-/* fa_cpu_amx.h - the kernel for bfloat16 by the tiles of AMX: 16 rows of 64 bytes, of which two make
- * 16 x 16 sums in float32 over 32 products each.
+/* fa_cpu_amx.h - the kernel for bfloat16 by the tiles of AMX: 16 rows of 64 bytes, of which two
+ * make 16 x 16 sums in float32 over 32 products each.
  *
  * S and O are transposed as in fa_cpu_panels.h, so that the softmax is the same: S^T = K Q^T and
  * O^T += V^T P^T. A first operand's rows run along the sum; a second one's rows are pairs of
  * neighbours along the sum, a pair a column. So K is copied as it is, V is turned, q lies in pairs
- * from the start, and weights are rounded to bfloat16 in pairs of keys, in their own place. The sums
- * of weights are those of the unrounded ones.
+ * from the start, and weights are rounded to bfloat16 in pairs of keys, in their own place. The
+ * sums of weights are those of the unrounded ones.
  *
  * Part of fa_cpu_algorithm.h; it changes when these micro-kernels do. Names of tile registers must
  * be literals: 0 to 3 are sums, 4 and 5 first operands, 6 and 7 second ones. */

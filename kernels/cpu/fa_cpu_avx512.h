@@ -1,6 +1,6 @@
 /* fa_cpu_avx512.h - sixteen lanes: what a compiler does not find from the plain form of
- * fa_cpu_vector.h. Included where AVX-512 (F, BW, DQ, VL) and FMA are turned on; it changes when one
- * more of them is needed. */
+ * fa_cpu_vector.h. Included where AVX-512 (F, BW, DQ, VL) and FMA are turned on; it changes when
+ * one more of them is needed. */
 #ifndef FA_CPU_AVX512_H
 #define FA_CPU_AVX512_H
 
@@ -40,8 +40,8 @@ static inline __m512 fai_swap_avx512(__m512 x, const int step) {
     return step == 2 ? _mm512_permute_ps(x, _MM_SHUFFLE(1, 0, 3, 2))
                      : _mm512_permute_ps(x, _MM_SHUFFLE(2, 3, 0, 1));
 }
-/* Quarters of a row hold 4 columns: 4 rows of such a quarter are turned within it, then the quarters
- * change places. */
+/* Quarters of a row hold 4 columns: 4 rows of such a quarter are turned within it, then the
+ * quarters change places. */
 static inline void fai_transpose_avx512(float *to, int32_t to_pitch, const float *from,
                                         int32_t from_pitch) {
     __m512 row[16];

@@ -23,8 +23,9 @@
 #define FAI_WHOLE_KEYS_DIM 256
 /* K of a narrow tile's block, of all heads; V is as large, and so is what is ahead of either. */
 #define FAI_NARROW_BLOCK_BYTES 65536
-/* K and V of a call that are not fetched ahead: what an L2 of 1 MB or a part of an L3 holds from the
- * last call on. There each fetch is a load for nothing (8 % of a decode step over 1024 keys). */
+/* K and V of a call that are not fetched ahead: what an L2 of 1 MB or a part of an L3 holds from
+ * the last call on. There each fetch is a load for nothing (8 % of a decode step over 1024
+ * keys). */
 #define FAI_CACHED_BYTES (1 << 20)
 #define FAI_Q_FLOATS (FAI_CPU_TILE_ROWS * FAI_WHOLE_ROWS_DIM)
 #define FAI_STATE_FLOATS (FAI_CPU_TILE_ROWS / 8 * FAI_PAD) /* a whole vector for few rows too */

@@ -1,5 +1,5 @@
-/* fa_decode_merge.cuh - the work of a block of the Hopper decode kernel, and how the partial results
- * of a cluster become o and lse. It changes when partial results do. */
+/* fa_decode_merge.cuh - the work of a block of the Hopper decode kernel, and how the partial
+ * results of a cluster become o and lse. It changes when partial results do. */
 #ifndef FA_DECODE_MERGE_CUH
 #define FA_DECODE_MERGE_CUH
 
@@ -56,8 +56,8 @@ FAI_DEVICE int64_t fai_decode_offset(const fai_decode_params &p, const fai_decod
 
 /* The merge of a cluster of 2^kLog2 blocks. A block receives `kParts` partial results,
  * [part][unit][column of 8][row] with the sums of weights and references of each row beside them:
- * of every warp of the cluster, or, with 16 rows, where that would be twice the floats of the tile's
- * keys, of every block, whose warps have met before in the same place. */
+ * of every warp of the cluster, or, with 16 rows, where that would be twice the floats of the
+ * tile's keys, of every block, whose warps have met before in the same place. */
 template <class Element, int kDim, int kRows, int kLog2> struct fai_decode_merge {
     static constexpr bool kTwoSteps = kRows > 8;
     static constexpr int kBlocks = (kRows + 7) / 8, kCluster = 1 << kLog2;

@@ -3,8 +3,8 @@
  *
  * Grid: x runs over (sequence, kv head) and, within it, tiles, which read the same keys from the L2
  * at the same time; a cluster each. A block of the cluster has an equal share of the keys that its
- * rows see, in steps of 16; its warps take these in turn. Nothing but the shares depends on lengths,
- * so they are read here and a captured graph follows them.
+ * rows see, in steps of 16; its warps take these in turn. Nothing but the shares depends on
+ * lengths, so they are read here and a captured graph follows them.
  *
  * Warps: 8, all alike. Each fills its own ring by the copy engine: lane 0 asks for a slot again as
  * soon as the warp has read it, so no block-wide barrier stands in the loop. K and V have a slot

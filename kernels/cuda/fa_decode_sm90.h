@@ -2,8 +2,8 @@
  * (C++) are built from it. It changes when a shape is tuned.
  *
  * The packed rows of one (sequence, kv head) are one tile of 4, 8 or 16 rows, or several of 16; a
- * cluster of 1, 2, 4 or 8 blocks shares the keys of a tile, and each of a block's 8 warps has its own tiles of 16 keys and its
- * own ring, whose slots take 16 rows of K and of V in turn. */
+ * cluster of 1, 2, 4 or 8 blocks shares the keys of a tile, and each of a block's 8 warps has its
+ * own tiles of 16 keys and its own ring, whose slots take 16 rows of K and of V in turn. */
 #ifndef FA_DECODE_SM90_H
 #define FA_DECODE_SM90_H
 

@@ -1,5 +1,5 @@
-/* fa_prefill_sm90_d192.cu - the sm_90 prefill kernels of compiled head_dim 192: a translation unit a
- * size, so that they compile side by side and a build can leave one out. */
+/* fa_prefill_sm90_d192.cu - the sm_90 prefill kernels of compiled head_dim 192: a translation unit
+ * a size, so that they compile side by side and a build can leave one out. */
 #ifndef FA_NO_HEAD_DIM_192
 #include "fa_prefill_sm90.cuh"
 

@@ -184,7 +184,8 @@ FAI_DEVICE void fai_arrival_wait_cluster(uint32_t barrier, uint32_t parity) {
                  : "memory");
 }
 
-/* Copies a box of a tensor map to this block's shared memory and counts its bytes at the barrier. */
+/* Copies a box of a tensor map to this block's shared memory and counts its bytes at the
+ * barrier. */
 FAI_DEVICE void fai_copy_box(uint32_t to, const void *map, int x, int row, int chunk, int head,
                              int batch, uint32_t barrier) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -210,7 +211,8 @@ FAI_DEVICE int fai_cluster_rank() {
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return (int)rank;
 }
-/* Relaxed: a release would wait for every store under way; initialised barriers have their fence. */
+/* Relaxed: a release would wait for every store under way; initialised barriers have their
+ * fence. */
 FAI_DEVICE void fai_cluster_arrive() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -237,7 +239,7 @@ FAI_DEVICE void fai_push(uint32_t to, float4 x, uint32_t barrier) {
                  : "memory");
 }
 
-/* ---- sm_90a, prefill: warpgroups, and barriers that their warps arrive at ---------------------- */
+/* ---- sm_90a, prefill: warpgroups, and barriers that their warps arrive at -------------------- */
 
 /* A barrier in shared memory that counts `count` arrivals, and bytes. */
 FAI_DEVICE void fai_arrival_init(uint32_t barrier, int count) {

@@ -1,7 +1,7 @@
-/* fa_wgmma.cuh - the warpgroup product of sm_90a, m64nNk16: 64 rows by N columns of float32 sums, N / 2
- * a thread. Thread t of the warpgroup has, of rows 16 * (t / 32) + t % 32 / 4 and + 8, columns
- * 8 * j + 2 * (t % 4) and + 1: d[4 * j], d[4 * j + 1] of the first row, d[4 * j + 2] and + 3 of the
- * second. It changes when a tile of another width comes.
+/* fa_wgmma.cuh - the warpgroup product of sm_90a, m64nNk16: 64 rows by N columns of float32 sums,
+ * N / 2 a thread. Thread t of the warpgroup has, of rows 16 * (t / 32) + t % 32 / 4 and + 8,
+ * columns 8 * j + 2 * (t % 4) and + 1: d[4 * j], d[4 * j + 1] of the first row, d[4 * j + 2] and
+ * + 3 of the second. It changes when a tile of another width comes.
  *
  * An instruction names each of its registers, so their lists are spelled out, once, as text
  * (FAI_SUMS_*) and as operands (FAI_OUT*). */

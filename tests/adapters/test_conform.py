@@ -5,7 +5,8 @@
 This build conforms; a mutant fails, and the line that it prints repeats the failure alone; numpy
 through the adapter conforms but for what it has no word for; an engine that speaks another dialect
 is accepted only where that is declared, and the differences are counted; a library that crashes and
-an adapter's process that dies are failures of their items and not the end of the run. torch on the CPU is judged where it is installed.
+an adapter's process that dies are failures of their items and not the end of the run. torch on the
+CPU is judged where it is installed.
 """
 
 import json

@@ -212,7 +212,8 @@ one_head_dim() {
     say "-DFA_CUDA=ON -DFA_HEAD_DIMS=128 -DFA_CUDA_ARCHS=80-real"
     install_to one-dim -DFA_CUDA=ON -DFA_HEAD_DIMS=128 -DFA_CUDA_ARCHS=80-real
     library=$(find "$PWD/one-dim" -name '*.a')
-    images=$(grep -rhoE 'code=\[?(sm|compute)_[0-9a-z]+' build-one-dim --include=flags.make | sort -u)
+    images=$(grep -rhoE 'code=\[?(sm|compute)_[0-9a-z]+' build-one-dim --include=flags.make |
+        sort -u)
     [ "$images" = "code=[sm_80" ] || [ "$images" = "code=sm_80" ] || fail "images: $images"
     cat >plan.c <<'END'
 #include <stdio.h>
