@@ -159,7 +159,7 @@ static void fai_run_tile(const fai_cpu_call *call, const fai_cpu_task *task) {
     const int64_t part = fai_part_rows(t.dim);
     for (t.first = begin; t.first < end; t.first += part) {
         t.rows = (int32_t)fai_min64(part, end - t.first);
-        t.few = FAI_LANES == 1 || t.rows > FAI_FEW_ROWS ? 0 : t.rows > 2 ? 4 : t.rows;
+        t.few = FAI_LANES == 1 || t.rows > FAI_FEW_ROWS ? 0 : fai_few_rows(t.rows);
         t.width = fai_round_up(t.rows, FAI_LANES);
         fai_run_part(&t, &scratch);
     }

@@ -19,6 +19,7 @@
     fai_transpose_avx512(to, to_pitch, from, from_pitch)
 
 static inline __m512 fai_repeat_avx512(const void *from, const int run, const int dtype) {
+    if (run == 4) return _mm512_broadcast_f32x4(_mm_loadu_ps((const float *)from));
     if (dtype == FA_DTYPE_F32)
         return run == 16 ? _mm512_loadu_ps(from)
                          : _mm512_broadcast_f32x8(_mm256_loadu_ps((const float *)from));

@@ -5,25 +5,32 @@
 
 #include "fa_cpu_tile.h"
 
+/* Makes -inf, whatever they were, of the scores that a row does not see: those of vector j in lanes
+ * whose limit is at most j. */
+FAI_INLINE void fai_hide(float *s, int32_t vectors, int32_t pitch, const int32_t *limit) {
+    fai_ints seen;
+    memcpy(&seen, limit, sizeof(seen));
+    for (int32_t j = 0; j < vectors; ++j) {
+        const fai_bits sees = fai_less_ints(j - (fai_ints){0}, seen);
+        fai_store(s + j * pitch, fai_select(sees, fai_load(s + j * pitch), fai_splat(-INFINITY)));
+    }
+}
+
 /* Makes weights of the scores in `vectors` vectors, `pitch` floats apart, whose lanes hold `rows`
- * rows over and over. Where a limit is given, a lane of vector j counts when j < limit: others
- * become -inf, whatever they were. While a row has seen nothing but -inf, 0 stands in for its
- * maximum, for -inf - -inf is NaN. All lanes of a row get its maximum and factor; of the sum each
- * keeps its own share. */
+ * rows over and over; where a limit is given, of those below it. While a row has seen nothing but
+ * -inf, 0 stands in for its maximum, for -inf - -inf is NaN. All lanes of a row get its maximum and
+ * factor; of the sum each keeps its own share. */
 FAI_INLINE void fai_softmax(float *s, int32_t vectors, int32_t pitch, const int32_t *limit,
                             float *max, float *sum, float *factor, const int rows) {
-    const fai_vec nothing = fai_splat(-INFINITY), old_max = fai_load(max);
-    fai_vec new_max = old_max;
-    fai_ints seen = {0};
-    if (limit) memcpy(&seen, limit, sizeof(seen));
-    for (int32_t j = 0; j < vectors; ++j) {
-        fai_vec x = fai_load(s + j * pitch);
-        if (limit) {
-            x = fai_select(fai_less_ints(j - (fai_ints){0}, seen), x, nothing);
-            fai_store(s + j * pitch, x);
-        }
-        new_max = FAI_MAX(new_max, x);
-    }
+    const fai_vec old_max = fai_load(max);
+    if (limit) fai_hide(s, vectors, pitch, limit);
+    /* Four maxima, for one would wait for itself at every key. */
+    fai_vec most[4] = {old_max, old_max, old_max, old_max};
+    int32_t at = 0;
+    for (; at + 4 <= vectors; at += 4)
+        for (int i = 0; i < 4; ++i) most[i] = FAI_MAX(most[i], fai_load(s + (at + i) * pitch));
+    for (; at < vectors; ++at) most[0] = FAI_MAX(most[0], fai_load(s + at * pitch));
+    fai_vec new_max = FAI_MAX(FAI_MAX(most[0], most[1]), FAI_MAX(most[2], most[3]));
     for (int step = FAI_LANES / 2; step >= rows; step /= 2)
         new_max = FAI_MAX(new_max, fai_swap(new_max, step));
     const fai_vec base = fai_select(fai_less(new_max, fai_splat(-FLT_MAX)), fai_splat(0), new_max);

@@ -14,7 +14,7 @@
 #define FAI_MAX_SPAN 2 /* vectors of rows that one micro-kernel holds */
 #else
 #define FAI_PAIRS 0
-#define FAI_FEW_ROWS 4
+#define FAI_FEW_ROWS (FAI_LANES > 8 ? 16 : 4)
 #define FAI_MAX_SPAN 3
 #endif
 /* Up to these head_dims a tile has all its rows and a block all its keys. Beyond, the rows are
@@ -80,7 +80,7 @@ typedef struct fai_tile {
     int32_t rows;
     int32_t width; /* rows, padded to whole vectors */
     int32_t dim;   /* head_dim, padded */
-    int32_t few;   /* rows as a step for few rows takes them: 1, 2 or 4; 0: the lanes hold rows */
+    int32_t few;   /* rows as a step for few rows takes them: 1, 2, 4 ..; 0: the lanes hold rows */
     int32_t row_size; /* bytes of a row of K or V */
     int32_t fetches;  /* 0: K and V of the call are so few that they are in a cache anyway */
 } fai_tile;
@@ -133,9 +133,17 @@ static inline fai_panel fai_panel_of(const fai_tile *t, int32_t row) {
     return panel;
 }
 
-/* In the kernel for few rows: one or two rows share a vector of q. */
-static inline int fai_few_vectors(const int rows) { return rows > 2 ? rows / 2 : 1; }
-static inline int fai_few_run(const int rows) { return rows > 1 ? FAI_LANES / 2 : FAI_LANES; }
+/* In the kernel for few rows: how many rows a tile is filled up to, how many elements of a row lie
+ * side by side in a vector of q, and how many such vectors there are. */
+static inline int32_t fai_few_rows(int32_t rows) {
+    int32_t few = 1;
+    while (few < rows) few *= 2;
+    return few;
+}
+static inline int fai_few_run(const int rows) {
+    return rows == 1 ? FAI_LANES : rows <= 4 ? FAI_LANES / 2 : FAI_LANES / 4;
+}
+static inline int fai_few_vectors(const int rows) { return rows * fai_few_run(rows) / FAI_LANES; }
 
 /* The head's part of what the heads share. */
 static void fai_turn_to_head(fai_tile *t, fai_scratch *w, int64_t index) {
@@ -181,8 +189,10 @@ static void fai_load_q(const fai_tile *t, fai_scratch *w) {
         for (int32_t d = 0; d < t->dim; d += run, to += turn) {
             if (run == FAI_LANES) /* of a size that is not constant, a copy starts in 20 ns */
                 memcpy(to, rows[0] + d, sizeof(fai_vec));
-            else
+            else if (run == FAI_LANES / 2)
                 memcpy(to, rows[0] + d, sizeof(fai_vec) / 2);
+            else
+                memcpy(to, rows[0] + d, sizeof(fai_vec) / 4);
         }
     }
     for (int32_t r = 0; !t->few && r < t->width; r += FAI_LANES) {
@@ -232,19 +242,20 @@ static inline void fai_fetch(const fai_tile *t, const fai_scratch *w, int32_t j,
 }
 
 /* The rows of the head in turn, the last one repeated up to a whole step. Rows of whole vectors are
- * read where they are when the tile is narrow or they lie side by side, 16-bit ones only by the
- * kernel for few rows; otherwise copies are better: rows that lie a power of two apart fall on few
- * lines of the cache. */
+ * read where they are when the tile is narrow or they lie side by side, 16-bit ones only for up to
+ * four rows; otherwise copies are better: rows that lie a power of two apart fall on few lines of
+ * the cache. */
 static void fai_take_rows(const fai_tile *t, fai_scratch *w, int32_t keys) {
     const fa_args *a = t->a;
     const int64_t head = t->head_kv - t->task.head_kv, from_at = head * w->here_stride;
     const int is_last = head + 1 == t->task.heads;
+    const int in_place = t->few > 0 && (t->few <= 4 || a->dtype == FA_DTYPE_F32);
     const int in_panels = a->dtype == FA_DTYPE_F32 && (t->width <= FAI_MAX_SPAN * FAI_LANES ||
                                                        w->here[1] - w->here[0] == t->row_size);
     w->next = is_last ? w->ahead : w->here;
     w->next_at = is_last ? 0 : from_at + w->here_stride;
     w->fetch = w->ahead_together ? w->ahead[0] + head * keys * t->row_size : NULL;
-    if (FAI_PAIRS || (a->head_dim == t->dim && (t->few > 0 || in_panels))) {
+    if (FAI_PAIRS || (a->head_dim == t->dim && (in_place || in_panels))) {
         w->rows = w->here;
         w->rows_at = from_at;
         w->rows_dtype = a->dtype;
