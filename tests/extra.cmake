@@ -13,6 +13,15 @@ if(FA_WITH_CUDA)
     set_tests_properties(fa_case_cuda fa_fuzz_cuda PROPERTIES SKIP_RETURN_CODE 77)
 endif()
 
+# Processors without AVX2, emulated; and which instructions which object holds.
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_FOUND AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+    add_test(NAME cpu_isa COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/cpu_isa.py
+             $<TARGET_FILE:fa_case> ${PROJECT_BINARY_DIR}/CMakeFiles/fa_kernels.dir
+             ${PROJECT_BINARY_DIR}/CMakeFiles/fa_fwd_causal_shared.dir)
+    set_tests_properties(cpu_isa PROPERTIES SKIP_RETURN_CODE 77)
+endif()
+
 add_subdirectory(mutants)
 add_subdirectory(adapters)
 

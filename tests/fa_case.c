@@ -24,7 +24,7 @@ static bool run_line(const char *line) {
     const bool ok = case_run(subject_get(), &c, &r);
     compare_print(&r.report, text, sizeof text);
     if (ok)
-        printf("%s\n    %s\n", line, text);
+        printf("%s\n    %s: %s\n", line, r.kernel, text);
     else
         printf("WRONG: %s\n", r.why);
     case_result_free(&r);
