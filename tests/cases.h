@@ -47,7 +47,8 @@ typedef enum case_values {
     VALUES_THOUSAND,
     VALUES_BIG,  /* 60000 */
     VALUES_FLIP, /* +60000, -60000 by turns of the key */
-    VALUES_INT
+    VALUES_INT,
+    VALUES_UNIT /* key j has a 1 in column j % head_dim: o is the weights themselves */
 } case_values;
 
 /* What a library may do otherwise than the contract and still be judged, when that is declared

@@ -183,6 +183,7 @@ static fa_status run(case_bed *bed, const subject *s) {
 fa_status case_call(case_bed *bed, const subject *s) {
     if (bed->c.kernel[0] && !s->force_kernel) return FA_ERR_UNSUPPORTED;
     for (int i = 0; i < BED_WORKSPACE; ++i) upload(&bed->buffer[i]);
+    if (bed->memory->begin && !bed->memory->begin()) return FA_ERR_LAUNCH;
     fence(bed, true);
     if (s->force_kernel && bed->c.kernel[0]) s->force_kernel(bed->c.kernel);
     fa_status status = run(bed, s);

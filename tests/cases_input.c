@@ -123,6 +123,8 @@ static float v_value(const test_case *c, int64_t key, int32_t column, uint64_t i
         return 60000;
     case VALUES_FLIP:
         return key % 2 ? -60000 : 60000;
+    case VALUES_UNIT:
+        return key % c->head_dim == column;
     case VALUES_INT:
         return fa_input_value(small, FA_INPUT_V, index);
     default:

@@ -64,7 +64,7 @@ static const key keys[] = {
     {"scale", KIND_FLOAT, AT(scale), NULL, NULL},
     {"in", KIND_NAME, AT(input), "normal large equal sink rise creep fall low pick sixty down",
      NULL},
-    {"v", KIND_NAME, AT(values), "normal one index three thousand big flip int", NULL},
+    {"v", KIND_NAME, AT(values), "normal one index three thousand big flip int unit", NULL},
     {"tail", KIND_NAME, AT(tail), "nan inf huge", NULL},
     {"seed", KIND_INT64, AT(seed), NULL, NULL},
     {"nan_key", KIND_INT, AT(nan_key), NULL, NULL},

@@ -13,23 +13,31 @@ if(FA_WITH_CUDA)
     set_tests_properties(fa_case_cuda fa_fuzz_cuda PROPERTIES SKIP_RETURN_CODE 77)
 endif()
 
-# Processors without AVX2, emulated; and which instructions which object holds.
+# What the objects hold and ask for; processors without AVX2, emulated.
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_FOUND AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
-    add_test(NAME cpu_isa COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/cpu_isa.py
+    add_test(NAME objects COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/objects.py
              $<TARGET_FILE:fa_case> ${PROJECT_BINARY_DIR}/CMakeFiles/fa_kernels.dir
              ${PROJECT_BINARY_DIR}/CMakeFiles/fa_fwd_causal_shared.dir)
-    set_tests_properties(cpu_isa PROPERTIES SKIP_RETURN_CODE 77)
+    set_tests_properties(objects PROPERTIES SKIP_RETURN_CODE 77)
 endif()
-
-add_subdirectory(mutants)
-add_subdirectory(adapters)
 
 # An engine's own threads; configure with -fsanitize=thread (preset tsan) to look for races.
 find_package(Threads REQUIRED)
 add_executable(fa_slices slices.c)
 target_link_libraries(fa_slices PRIVATE fa_harness Threads::Threads)
 add_test(NAME fa_slices COMMAND fa_slices)
+
+# Streams, graphs, threads and failing launches on a GPU.
+if(FA_WITH_CUDA)
+    add_executable(fa_cuda_calls cuda_calls.c)
+    target_link_libraries(fa_cuda_calls PRIVATE fa_harness CUDA::cudart_static Threads::Threads)
+    add_test(NAME fa_cuda_calls COMMAND fa_cuda_calls seconds=5)
+    set_tests_properties(fa_cuda_calls PROPERTIES SKIP_RETURN_CODE 77)
+endif()
+
+add_subdirectory(mutants)
+add_subdirectory(adapters)
 
 # Judges any library of this ABI, or a peer through an adapter: make conform LIBRARY=path.
 add_executable(fa_conform fa_conform.c conform.c conform_report.c)

@@ -12,6 +12,19 @@
 
 #include "cases.h"
 #include "counts.h"
+#include "fa_dtype.h"
+
+/* FNV-1a of o and lse, so that runs can be compared by their output. */
+static uint64_t bits_of(const test_case *c, const case_result *r) {
+    const size_t values = (size_t)(r->rows * c->heads_q);
+    const size_t bytes[] = {values * (size_t)c->head_dim * (size_t)fa_dtype_size(c->dtype),
+                            r->lse ? values * sizeof *r->lse : 0};
+    const unsigned char *const data[] = {r->o, (const unsigned char *)r->lse};
+    uint64_t hash = 14695981039346656037u;
+    for (int part = 0; part < 2; ++part)
+        for (size_t at = 0; at < bytes[part]; ++at) hash = (hash ^ data[part][at]) * 1099511628211u;
+    return hash;
+}
 
 static bool run_line(const char *line) {
     char why[CASE_LINE_MAX], text[CASE_LINE_MAX];
@@ -24,7 +37,8 @@ static bool run_line(const char *line) {
     const bool ok = case_run(subject_get(), &c, &r);
     compare_print(&r.report, text, sizeof text);
     if (ok)
-        printf("%s\n    %s: %s\n", line, r.kernel, text);
+        printf("%s\n    %s, bits %016llx: %s\n", line, r.kernel,
+               (unsigned long long)bits_of(&c, &r), text);
     else
         printf("WRONG: %s\n", r.why);
     case_result_free(&r);

@@ -34,8 +34,8 @@ static void host_fence(void *data, size_t bytes, bool on) {
 static bool host_finish(void) { return true; }
 
 const memory *memory_of(fa_device device) {
-    static const memory host = {FA_DEVICE_CPU, host_alloc, host_free,  host_copy,
-                                host_copy,     HOST_FENCE, host_finish};
+    static const memory host = {FA_DEVICE_CPU, host_alloc, host_free, host_copy,
+                                host_copy,     HOST_FENCE, NULL,      host_finish};
     if (device == FA_DEVICE_CPU) return &host;
 #ifdef FA_WITH_CUDA
     if (device == FA_DEVICE_CUDA) return memory_cuda();

@@ -10,6 +10,10 @@
 
 #include "fa_fwd_causal.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct memory {
     fa_device device;
     void *(*alloc)(size_t bytes); /* page aligned; null when there is not enough. On the host a page
@@ -19,6 +23,9 @@ typedef struct memory {
     void (*download)(void *to, const void *from, size_t bytes);
     /* Forbids (on) or allows reads and writes of a zone; null where that cannot be done. */
     void (*fence)(void *data, size_t bytes, bool on);
+    /* Before each call: leaves junk where a kernel may not look; null where there is no such place.
+     * False when it could not. */
+    bool (*begin)(void);
     bool (*finish)(void); /* waits for the call; false when the device reports a fault */
 } memory;
 
@@ -29,7 +36,11 @@ enum { MEMORY_SKIPPED = 77 };
 const memory *memory_of(fa_device device);
 
 #ifdef FA_WITH_CUDA
-const memory *memory_cuda(void); /* memory_cuda.c */
+const memory *memory_cuda(void); /* memory_cuda.cu */
+#endif
+
+#ifdef __cplusplus
+}
 #endif
 
 #endif /* TESTS_MEMORY_H */

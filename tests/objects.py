@@ -1,7 +1,8 @@
-"""cpu_isa.py - processors other than this one: no instruction outside its own object, and on an
-emulated processor the kernel that its feature bits allow, with right results (B121 in CASES.md).
+"""objects.py - what the library's objects hold: no instruction outside its own file, no call that
+allocates or waits (B112 in CASES.md); and on an emulated processor the kernel that its feature bits
+allow, with right results (B121).
 
-    python3 tests/cpu_isa.py FA_CASE OBJECT_DIR...
+    python3 tests/objects.py FA_CASE OBJECT_DIR...
 
 The folders hold the library's own objects. Disassembles them with objdump, and runs small cases of
 the list under qemu-x86_64, which knows no AVX-512. Exits with 77 where it is not installed, after
@@ -24,6 +25,9 @@ INSTRUCTIONS = (
     ("AMX", r"%tmm|\tldtilecfg|\ttilerelease", WIDE[2:]),
     ("VNNI or BF16 vectors", r"\tvpdp|\tv(dp|cvtne)\w*bf16", WIDE[1:]),
 )
+# The library's promises: memory is the caller's, and a call never waits for the device.
+FORBIDDEN = (r"\b(?:malloc|calloc|realloc|aligned_alloc|posix_memalign|mmap|_Znwm|_Znam|"
+             r"cuda(?:Malloc|Free|HostAlloc)\w*|cuda\w*Synchronize|cudaStreamCreate\w*)\b")
 # A processor, and what the library must choose there: each feature bit counts, and so does the
 # operating system's word (XGETBV) that it keeps the wide registers.
 PROCESSORS = (
@@ -44,6 +48,10 @@ def fact(holds, *what):
 def check_objects(folders):
     objects = sorted(p for folder in folders for p in pathlib.Path(folder).rglob("*.c.o"))
     fact(len(objects) >= 8, len(objects), "objects")
+    wanted = subprocess.run(["nm", "-u", *objects, *pathlib.Path(folders[0]).rglob("*.cu.o")],
+                            check=True, capture_output=True, text=True).stdout
+    calls = sorted(set(re.findall(FORBIDDEN, wanted)))
+    fact(not calls, "no allocation, no synchronisation", *calls)
     for name, pattern, homes in INSTRUCTIONS:
         holders = {}
         for path in objects:
@@ -74,7 +82,7 @@ def small_cases(fa_case):
 def check_processor(fa_case, processor, kernel, lines):
     run = subprocess.run(["qemu-x86_64", "-cpu", processor, fa_case, *lines], capture_output=True,
                          text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "2"})
-    used = set(re.findall(r"^    (\w+): ok", run.stdout, re.M))
+    used = set(re.findall(r"^    (\w+), bits \w+: ok", run.stdout, re.M))
     counts = run.stdout.splitlines()[-1:] or [run.stderr]
     wrong = [line for line in run.stdout.splitlines() if line.startswith("WRONG")]
     fact(run.returncode == 0 and used == {kernel}, f"{processor}: {', '.join(sorted(used))},",
