@@ -1,5 +1,6 @@
 #!/bin/bash
-# gpu.sh - all tests that need a GPU, side by side: some three minutes on 16 cores and one GPU.
+# gpu.sh - all tests that need a GPU, side by side: some four minutes on 16 cores and one GPU; then
+# speeds, alone.
 #
 #   scripts/gpu.sh [BUILD_DIR]      build/gpu; output in BUILD_DIR/gpu/*.log
 #
@@ -39,8 +40,27 @@ part tests 300 "$tests/fa_tests" --jobs 4
 for kernel in "${kernels[@]}"; do
     part "cases-$kernel" 300 "$tests/fa_case" --all device=cuda kernel="$kernel"
 done
+# B18 in tests/CASES.md, as large as reported.
+large="id=B18 device=cuda dtype=bf16 d=64 q=46400 kv=46400 rows=0,1,46340,46341,46399"
+part large 300 "$tests/fa_case" "$large" "$large v=one"
 for seed in 11 12 13 14 15 16; do
     part "fuzz-$seed" 150 "$tests/fa_fuzz" device=cuda seconds=60 seed=$seed
+done
+# Every compiled kernel once: each family, dtype and head_dim, 4 to 516 rows of a KV head, keys at
+# the edges of a tile; and the reported lines.
+mapfile -t every < <(for kernel in "${kernels[@]}"; do
+    for shape in d={64,128}\ q={1,65}\ kv={1,64,65,193} \
+        d={64,96,128,192,256}\ q={1,2,4,16,129}\ kv=193; do
+        echo "device=cuda kernel=$kernel hq=8 hkv=2 dtype=f16 $shape"
+        echo "device=cuda kernel=$kernel hq=8 hkv=2 dtype=bf16 $shape"
+    done
+done)
+mapfile -t reported < <("$tests/fa_case" --list | grep -E '^id=(B35|B62|B95) ' |
+    sed 's/$/ device=cuda/')
+reported+=("id=B103 device=cuda dtype=bf16 hq=32 hkv=4 d=192 q=3 kv=512")
+for tool in memcheck initcheck synccheck racecheck; do
+    part "$tool-every" 400 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+        "$tests/fa_case" "${every[@]}" "${reported[@]}"
 done
 # racecheck is some ten times slower than the others.
 for tool in memcheck:150 initcheck:150 synccheck:150 racecheck:40; do
@@ -53,10 +73,13 @@ part conform 300 "$tests/fa_conform" "$build/libfa_fwd_causal_shared.so" device=
 part peers 200 python3 tests/adapters/record.py "$build" "$logs/peers.csv" device=cuda fuzz=100 \
     jobs=5 seconds=150 library torch_sdpa torch_flash2 torch_cudnn flash3
 part mutants 300 python3 tests/mutants/cuda_mutants.py . --judge "$tests/fa_case" "$build/mutants"
-part checks 300 python3 tests/cuda_checks.py "$build/libfa_fwd_causal_shared.so" "${kernels[@]}"
+part builds 400 python3 tests/mutants/cuda_builds.py . --judge "$tests" "$build/builds"
+part calls 300 "$tests/fa_cuda_calls" seconds=60
+part checks 500 python3 tests/cuda_checks.py "$build/libfa_fwd_causal_shared.so" "${kernels[@]}"
 
 failed=0
-for name in "${!running[@]}"; do
+report() {
+    local name=$1
     if wait "${running[$name]}"; then
         echo "passed  $name: $(tail -1 "$logs/$name.log" | cut -c1-150)"
     else
@@ -64,6 +87,13 @@ for name in "${!running[@]}"; do
         grep -E 'WRONG|FALSE|FAIL|CRASH|ERROR SUMMARY|=========|Error' "$logs/$name.log" | head -5
         failed=1
     fi
+}
+for name in "${!running[@]}"; do
+    report "$name"
 done
+# Alone, for others would take their share of the memory's rate.
+part speed 200 python3 tests/cuda_speed.py "$build/libfa_fwd_causal_shared.so" "$build"
+report speed
+grep '^OPEN' "$logs/speed.log"
 echo "all in $SECONDS s"
 exit $failed

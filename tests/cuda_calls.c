@@ -2,7 +2,8 @@
  * GPUs, and launches that fail.
  *
  *     fa_cuda_calls [seconds=60]               the library under test (FA_SUBJECT)
- *     fa_cuda_calls refused STATUS OTHER.so    every launch of OTHER fails with this status
+ *     fa_cuda_calls refused STATUS OTHER.so [KERNEL]
+ *                                              every launch of OTHER fails with this status
  *
  * Whether a result is right is the case list's matter; here it has the bits of the same call alone
  * on the default stream. Ids name reported faults of other libraries (CASES.md). Exits with 77
@@ -366,7 +367,7 @@ static void check_two_gpus(const subject *s, const job *wanted) {
 /* ---- launches that fail ---------------------------------------------------------------------- */
 
 /* B23, B118: the status, nothing written, no error left for the next call, which is right. */
-static int check_failing(const char *status_name, const char *path) {
+static int check_failing(const char *status_name, const char *path, const char *kernel) {
     subject bad;
     char why[256];
     if (!subject_open(&bad, path, why, sizeof why)) {
@@ -376,6 +377,7 @@ static int check_failing(const char *status_name, const char *path) {
     for (int p = 0; p < kProblems; p++) {
         if (problems[p].dim != 64) continue; /* as cuda_mutants.py builds */
         job j, again;
+        if (*kernel && bad.force_kernel) bad.force_kernel(kernel);
         open_job(&j, &problems[p], &bad);
         const fa_status status = bad.fwd_causal(&j.args, NULL);
         const int named = strcmp(bad.status_string(status), status_name) == 0;
@@ -400,8 +402,8 @@ int main(int argc, char **argv) {
         puts(MEMORY_NO_DEVICE);
         return MEMORY_SKIPPED;
     }
-    if (argc == 4) {
-        const int failed = check_failing(argv[2], argv[3]);
+    if (argc >= 4) {
+        const int failed = check_failing(argv[2], argv[3], argc > 4 ? argv[4] : "");
         printf("%d facts, %d wrong\n", facts, wrong);
         return failed;
     }
