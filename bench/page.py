@@ -5,14 +5,16 @@ import html
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2329; --soft: #5b6670; --paper: #f7f8f9; --card: #fff;
   --rule: #dde2e6; --band: #f3f5f7; --c0: #0072b2; --c1: #d55e00; --c2: #007f5f; --c3: #a64d79;
-  --c4: #8a6d00; --c5: #4a5a6a; }
+  --c4: #8a6d00; --c5: #5d4bb7; --c6: #8b4a2b; --c7: #4a5a6a;
+  --shade: #0003; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e7eaed; --soft: #9aa5af; --paper: #101418;
   --card: #181d22; --rule: #2c343b; --band: #1e242a; --c0: #56b4e9; --c1: #f08c4a; --c2: #35c49a;
-  --c3: #e08fbb; --c4: #e0c04a; --c5: #a9b8c6; } }
+  --c3: #e08fbb; --c4: #e0c04a; --c5: #a99bf0; --c6: #d3a07c; --c7: #a9b8c6;
+  --shade: #0009; } }
 * { box-sizing: border-box; }
 body { color: var(--ink); background: var(--paper); margin: 0;
   font: 15px/1.55 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
-main { max-width: 1280px; margin: 0 auto; padding: 32px 20px 64px; }
+main { max-width: 1600px; margin: 0 auto; padding: 32px 20px 64px; }
 h1 { font-size: clamp(1.5rem, 4.5vw, 2.2rem); line-height: 1.2; margin: 0 0 .3em;
   letter-spacing: -.01em; }
 h2 { font-size: 1.3rem; line-height: 1.3; margin: 0 0 .2em; }
@@ -38,7 +40,7 @@ figcaption { font-weight: 600; font-size: 13.5px; margin-bottom: 4px; }
 svg { display: block; width: 100%; height: auto; } .legend svg { width: 26px; }
 svg text { font: 11px system-ui, "DejaVu Sans", sans-serif; fill: var(--soft);
   font-variant-numeric: tabular-nums; }
-svg text.name { fill: var(--ink); } svg text.row { font-size: 9.5px; fill: var(--ink); }
+svg text.name { fill: var(--ink); } svg text.row { font-size: 10px; fill: var(--ink); }
 .grid { stroke: var(--rule); stroke-width: 1; } .faint { opacity: .55; }
 .level { stroke: var(--ink); stroke-width: 1.4; }
 .curve { fill: none; stroke: currentColor; stroke-width: 2; stroke-linejoin: round; }
@@ -48,15 +50,22 @@ svg text.name { fill: var(--ink); } svg text.row { font-size: 9.5px; fill: var(-
 .hollow { fill: var(--card); stroke: currentColor; stroke-width: 1.8; }
 .c0 { color: var(--c0); } .c1 { color: var(--c1); } .c2 { color: var(--c2); }
 .c3 { color: var(--c3); } .c4 { color: var(--c4); } .c5 { color: var(--c5); }
+.c6 { color: var(--c6); } .c7 { color: var(--c7); }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 8px 0; font-size: 13px; }
 .legend span { display: inline-flex; align-items: center; gap: 6px; }
-.wide { overflow-x: auto; border: 1px solid var(--rule); border-radius: 8px; margin: 6px 0; }
+/* A shadow at an edge beyond which there is more to scroll to. */
+.wide { overflow-x: auto; border: 1px solid var(--rule); border-radius: 8px; margin: 6px 0;
+  background: linear-gradient(90deg, var(--card) 60%, transparent) left / 40px 100% local,
+    linear-gradient(-90deg, var(--card) 60%, transparent) right / 40px 100% local,
+    linear-gradient(90deg, var(--shade), transparent) left / 12px 100%,
+    linear-gradient(-90deg, var(--shade), transparent) right / 12px 100%;
+  background-repeat: no-repeat; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px;
   width: 100%; }
-th, td { padding: 5px 12px; text-align: right; white-space: nowrap; }
+th, td { padding: 5px 8px; text-align: right; white-space: nowrap; }
 thead th { position: sticky; top: 0; background: var(--band);
   border-bottom: 1px solid var(--rule); padding: 0; }
-th button { all: unset; cursor: pointer; padding: 7px 12px; font-weight: 600; }
+th button { all: unset; cursor: pointer; padding: 7px 8px; font-weight: 600; }
 th button:focus-visible { outline: 2px solid var(--c0); outline-offset: -2px; }
 th[aria-sort=ascending] button::after { content: " \\2191"; }
 th[aria-sort=descending] button::after { content: " \\2193"; }
@@ -67,6 +76,8 @@ td.low { color: var(--c1); font-weight: 600; } td.high { color: var(--c0); font-
 .copy { font: inherit; font-size: 12.5px; color: var(--soft); background: none; cursor: pointer;
   border: 1px solid var(--rule); border-radius: 6px; padding: 3px 10px; }
 code { font-size: 12.5px; overflow-wrap: anywhere; }
+@media (min-width: 1100px) { .facts {
+  grid-template-columns: max-content minmax(0, 1fr) max-content minmax(0, 1fr); } }
 @media (max-width: 600px) { main { padding: 20px 12px 48px; } section { padding: 16px 14px; }
   .facts { grid-template-columns: 92px minmax(0, 1fr); gap: 3px 10px; font-size: 12px; } }
 """

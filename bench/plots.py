@@ -10,7 +10,7 @@ import math
 
 WIDTH, HEIGHT = 380, 270
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 38
-SERIES = 6  # colours and markers that the page has
+SERIES = 8  # colours and markers that the page has
 
 
 def significant(value, digits=3):
@@ -33,9 +33,8 @@ def short(value):
 def log_ticks(low, high, most=6):
     """1-2-5 ticks of a range, or decades where those are too many; equal steps in a narrow one."""
     if high < 4 * low:
-        step = 10.0 ** math.floor(math.log10(low)) / 20
-        while (high - low) / step > most - 1:
-            step *= 2
+        step = next(s * 10.0 ** d for d in range(math.floor(math.log10(low)) - 2, 9)
+                    for s in (1, 2, 2.5, 5) if (high - low) / (s * 10.0 ** d) <= most - 1)
         return [round(n * step, 6) for n in range(math.ceil(low / step), int(high / step) + 1)]
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
@@ -75,7 +74,7 @@ def line(x1, y1, x2, y2, kind):
 
 
 def mark(x, y, number, tip, data, hollow=False):
-    """One of six shapes of the same weight, by number."""
+    """One of eight shapes of the same weight, by number; the last is ours beside peers."""
     r, number = 4, number % SERIES
     shapes = [
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r}"',
@@ -83,6 +82,8 @@ def mark(x, y, number, tip, data, hollow=False):
         f'<path d="M{x:.1f} {y - 4.6:.1f}l4.6 8h-9.2z"',
         f'<path d="M{x:.1f} {y - 5:.1f}l5 5-5 5-5-5z"',
         f'<path d="M{x:.1f} {y + 4.6:.1f}l4.6-8h-9.2z"',
+        f'<path d="M{x:.1f} {y - 2:.1f}l3-3 2 2-3 3 3 3-2 2-3-3-3 3-2-2 3-3-3-3 2-2z"',
+        f'<rect x="{x - 1.8:.1f}" y="{y - 5:.1f}" width="3.6" height="10"',
         f'<path d="M{x - 1.5:.1f} {y - 4.5:.1f}h3v3h3v3h-3v3h-3v-3h-3v-3h3z"',
     ]
     return (f'{shapes[number]} class="mark c{number}{" hollow" if hollow else ""}" '
@@ -136,12 +137,14 @@ def rows(title, labels, series, log=True, level=None, limits=None, unit=""):
     values = [v for _, _, column in series for v in column if v] + ([level] if level else [])
     across = Axis(values, left, WIDTH - 18, log, limits)
     bottom = height - BOTTOM + 12
-    body, last = [], -math.inf
-    for x in log_ticks(across.low, across.high, 5) if log else [0, 25, 50, 75, 100]:
-        body.append(line(across(x), TOP, across(x), bottom, "grid"))
-        if across(x) - last >= 30:
+    body, labelled = [], []
+    ticks = log_ticks(across.low, across.high, 5) if log else [0, 25, 50, 75, 100]
+    # The line that a reader compares with is named, whatever else finds room.
+    for x in [*([level] if level and log else []), *ticks]:
+        if all(abs(across(x) - other) >= 32 for other in labelled):
+            body.append(line(across(x), TOP, across(x), bottom, "grid"))
             body.append(text(across(x), bottom + 16, short(x) + unit))
-            last = across(x)
+            labelled.append(across(x))
     if level:
         body.append(line(across(level), TOP, across(level), bottom, "level"))
     for n, label in enumerate(labels):

@@ -276,16 +276,17 @@ def peer_section(record):
     peers, parts = record["peers"], []
     parts.append(f"<h2>{page.escape(title.split(';')[0])}</h2>")
     grids = peer_grids(record)
-    parts.append(page.tiles([(f"{mean_ratio(points, peer):.2f}x",
-                              f"{peer_name(peer)}'s time over ours, grid {grid}, geometric mean of "
-                              f"{len(done_by(peer, points))}")
-                             for peer in peers for grid, points in grids.items()
-                             if done_by(peer, points)]))
+    parts.append('<p class="note">Geometric means of a peer\'s time over ours, of the rows that it '
+                 "can do: above 1 ours is faster.</p>")
+    parts.append(page.table(["peer", *grids], [
+        [peer_name(peer), *(f"{mean_ratio(points, peer):.2f}x" if done_by(peer, points) else "-"
+                            for points in grids.values())] for peer in peers], set(grids)))
     parts.append("<details open><summary>what was measured</summary>" + "".join(
         f'<p class="note">{page.escape(note)}</p>' for note in [title, *notes]) + "</details>")
     for grid, points in grids.items():
         parts.append(f"<h3>Grid {page.escape(grid)}</h3>")
-        parts.append(legend([*((peer_name(p), n, "none") for n, p in enumerate(peers)),
+        parts.append(legend([*((peer_name(p), n, "none") for n, p in enumerate(peers)
+                               if done_by(p, points)),
                              ("ours", SERIES - 1, "none")]))
         ratios = [(peer_name(peer), n, [p[f"{peer}_us"] / p["ours_us"] if p[f"{peer}_us"] else None
                                         for p in points]) for n, peer in enumerate(peers)]

@@ -51,7 +51,13 @@ for (const block of blocks) {
 }
 for (const tile of document.querySelectorAll('.tiles div'))
   if (tile.scrollWidth > tile.clientWidth) faults.push(`a tile overflows: ${tile.textContent}`);
-const table = document.querySelector('table'), column = [];
+for (const legend of document.querySelectorAll('.legend')) {
+  const keys = [...legend.querySelectorAll('.mark')].map(m => m.getAttribute('class'));
+  if (new Set(keys).size < keys.length) faults.push(`marks alike in "${legend.textContent}"`);
+}
+const wide = document.querySelector('.wide'), table = wide.querySelector('table'), column = [];
+if (shown >= 1600 && wide.scrollWidth > wide.clientWidth) faults.push(
+  `the first table is ${wide.scrollWidth} wide in ${wide.clientWidth}`);
 table.querySelectorAll('th button')[1].click();
 for (const row of table.tBodies[0].rows) column.push(parseFloat(row.cells[1].textContent));
 if (column.some((v, i) => i && v < column[i - 1])) faults.push(`not sorted: ${column}`);
