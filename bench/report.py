@@ -258,6 +258,14 @@ def peer_grids(record):
     return found
 
 
+def peer_means(record):
+    """Column names and rows: a peer's geometric mean in each grid."""
+    grids = peer_grids(record)
+    return ["peer", *grids], [
+        [peer_name(peer), *(f"{mean_ratio(points, peer):.2f}x" if done_by(peer, points) else "-"
+                            for points in grids.values())] for peer in record["peers"]]
+
+
 def share_plot(record, points):
     """Of the floor where the record has ceilings, else the rate."""
     labels = [shape_of(p) for p in points]
@@ -278,9 +286,7 @@ def peer_section(record):
     grids = peer_grids(record)
     parts.append('<p class="note">Geometric means of a peer\'s time over ours, of the rows that it '
                  "can do: above 1 ours is faster.</p>")
-    parts.append(page.table(["peer", *grids], [
-        [peer_name(peer), *(f"{mean_ratio(points, peer):.2f}x" if done_by(peer, points) else "-"
-                            for points in grids.values())] for peer in peers], set(grids)))
+    parts.append(page.table(*peer_means(record), set(grids)))
     parts.append("<details open><summary>what was measured</summary>" + "".join(
         f'<p class="note">{page.escape(note)}</p>' for note in [title, *notes]) + "</details>")
     for grid, points in grids.items():
@@ -356,6 +362,9 @@ def write_csv(records, path):
         out = csv.writer(file)
         for record in records:
             if is_peers(record):
+                names, lines = peer_means(record)
+                out.writerow([f"{record['notes'][0]}, geometric means"])
+                out.writerows([names, *lines])
                 for grid, points in peer_grids(record).items():
                     lines = [peer_row(point, record) for point in points]
                     out.writerow([f"{record['notes'][0]}, grid {grid}"])

@@ -170,6 +170,11 @@ def check_peers(tables):
         floor = max(2.7 + flops / 795e6, 3.6 + moved / 4.58e6)
         check(near(row["floor us"], floor), "floor of", p)
         check(abs(float(row["of floor"].rstrip("%")) - 100 * floor / us) <= 0.51, "share of", p)
+    means = next(table for table in tables if table[0][0] == "peer")
+    for grid, shown in zip(means[0][1:], means[1][1:]):
+        ratios = [float(p["fa2_us"]) / float(p["ours_us"]) for p in points if p["grid"] == grid]
+        mean = math.prod(ratios) ** (1 / len(ratios))
+        check(abs(float(shown.rstrip("x")) - mean) <= 0.0051, "mean of grid", grid)
 
 
 def check_page(record, record_path, folder):
