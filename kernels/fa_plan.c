@@ -72,23 +72,30 @@ static int32_t choose_task_heads(const fa_args *a, const fai_plan *plan, int64_t
                                  int32_t lanes) {
     const int64_t width = rows <= 4 ? 8 : fai_ceil_div(rows, lanes) * lanes;
     const int64_t room =
-        FAI_CPU_TILE_ROWS * (int64_t)128 / (width * fai_ceil_div(a->head_dim, lanes) * lanes);
+        FAI_CPU_TILE_ROWS(8) * (int64_t)128 / (width * fai_ceil_div(a->head_dim, lanes) * lanes);
     const int64_t workers = a->task_count > 0 ? a->task_count : plan->threads;
     const double heads = (double)a->batch * a->heads_kv * (a->task_count > 0 ? 1 : plan->splits);
     const int64_t stride_head = a->k.stride_head, stride_seq = a->k.stride_seq;
     if (rows > FAI_CPU_NARROW_ROWS || stride_head < 0 || stride_head > stride_seq) return 1;
     const double share = heads / (double)workers;
-    int64_t most = fai_min64(fai_min64(room, FAI_CPU_TILE_ROWS / width), a->heads_kv);
+    int64_t most = fai_min64(fai_min64(room, FAI_CPU_TILE_ROWS(8) / width), a->heads_kv);
     if (most < 1) most = 1; /* a head that is worked through in parts of its rows */
     return share >= (double)most ? (int32_t)most : share > 1 ? (int32_t)share : 1;
 }
 
-/* The CPU backend has one tile for every shape: its rows share one pass over the keys. */
+/* Tiles as equal as whole pairs of vectors allow, so that threads finish together. */
+static int32_t choose_tile_rows(int64_t rows, int32_t lanes) {
+    const int64_t tiles = fai_ceil_div(rows > 0 ? rows : 1, FAI_CPU_TILE_ROWS(lanes));
+    const int64_t pair = 2 * lanes;
+    return (int32_t)(fai_ceil_div(fai_ceil_div(rows > 0 ? rows : 1, tiles), pair) * pair);
+}
+
+/* The rows of a tile share one pass over the keys. */
 static int plan_cpu_lanes(const fa_args *a, const fai_machine *machine, fai_plan *plan,
                           int32_t lanes) {
     const int64_t rows = (int64_t)a->q_len * (a->heads_q / a->heads_kv);
-    plan->tile_rows = FAI_CPU_TILE_ROWS;
-    plan->tile_keys = FAI_CPU_TILE_KEYS;
+    plan->tile_rows = choose_tile_rows(rows, lanes);
+    plan->tile_keys = FAI_CPU_NARROW_KEYS;
     plan->tile_dim = a->head_dim;
     plan->pack_heads = 1;
     plan->tiles = fai_ceil_div(rows, plan->tile_rows);

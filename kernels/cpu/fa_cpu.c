@@ -78,13 +78,17 @@ static void run_threads(const fai_cpu_call *call, const fai_cpu_kernel *kernel) 
     const int threads = call->plan->threads;
     (void)threads;
     FAI_OMP(omp parallel num_threads(threads) if (threads > 1)) {
-        FAI_OMP(omp for schedule(dynamic, 1))
+        FAI_OMP(omp for schedule(dynamic, 1) nowait)
         for (int64_t i = 0; i < tasks; ++i) {
             const fai_cpu_task task = task_of(call, i / splits, i % splits);
             kernel->tile(call, &task);
         }
-        FAI_OMP(omp for schedule(static))
-        for (int64_t i = 0; i < merges; ++i) merge_row(call, kernel, i);
+        /* Without merges the team's end is the only barrier, where threads may sleep. */
+        if (merges > 0) {
+            FAI_OMP(omp barrier)
+            FAI_OMP(omp for schedule(static) nowait)
+            for (int64_t i = 0; i < merges; ++i) merge_row(call, kernel, i);
+        }
     }
 }
 

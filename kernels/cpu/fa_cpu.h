@@ -19,15 +19,18 @@
 #define fai_cpu_run_avx512 FA_JOIN(FA_PREFIX, fai_cpu_run_avx512)
 #endif
 
-/* The planner's tile_rows and tile_keys, for every head_dim. Above head_dim 128 a tile is worked
- * through in parts of fewer rows, and above 256 in blocks of fewer keys, so that the working set
- * stays in a 256 KB L2 and on the stack. */
-#define FAI_CPU_TILE_ROWS 96
-#define FAI_CPU_TILE_KEYS 64
+/* The most rows of a tile and keys of a block, by the lanes of a vector. Large head_dims are worked
+ * through in parts of fewer rows and blocks of fewer keys, so that the working set stays on the
+ * stack and in an L2 of 256 KB; where there is AVX-512 the L2 has 1 MB or more, and twice the rows
+ * read K and V half as often. */
+#define FAI_CPU_TILE_ROWS(lanes) ((lanes) > 8 ? 192 : 96)
+#define FAI_CPU_TILE_KEYS(lanes) ((lanes) > 8 ? 128 : 64)
 #define FAI_CPU_MAX_THREADS 256
 /* A (sequence, kv head) of so few rows is bound by reading its keys: three vectors of rows, which
  * one micro-kernel takes. */
 #define FAI_CPU_NARROW_ROWS 24
+/* The most keys of its block; splits are cut at multiples of it. */
+#define FAI_CPU_NARROW_KEYS 64
 /* Of splits that the planner chooses: their number, and the floats of their results, 128 KB of the
  * calling thread's stack. */
 #define FAI_CPU_MAX_OWN_SPLITS 8

@@ -112,14 +112,14 @@ static void fai_run_part(fai_tile *t, fai_scratch *w) {
         fai_look_ahead(t, &a->v, key, keys, w);
         for (int64_t h = 0; h < heads; ++h) {
             fai_turn_to_head(t, w, h);
-            fai_take_rows(t, w, keys);
+            fai_take_rows(t, w, keys, 0);
             fai_block_weights(t, w, keys);
         }
         fai_step_ahead(w);
         fai_look_ahead(t, &a->k, next, (int32_t)fai_clamp64(end - next, 0, block), w);
         for (int64_t h = 0; h < heads; ++h) {
             fai_turn_to_head(t, w, h);
-            fai_take_rows(t, w, keys);
+            fai_take_rows(t, w, keys, 1);
             fai_block_outputs(t, w, keys);
         }
     }

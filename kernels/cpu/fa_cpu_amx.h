@@ -17,7 +17,9 @@
 /* The tile instructions do not tell a compiler that they read and write memory. */
 #define FAI_MEMORY_FENCE() __asm__ volatile("" ::: "memory")
 /* 16-bit words from one row of V^T to the next. */
-#define FAI_TURNED_PITCH FAI_CPU_TILE_KEYS
+static inline int32_t fai_turned_pitch(const fai_tile *t) {
+    return fai_round_up(fai_block_keys(t), 64);
+}
 
 typedef struct fai_tile_shapes {
     uint8_t palette, start_row, zeros[14];
@@ -58,7 +60,7 @@ static void fai_copy_keys(const fai_tile *t, fai_scratch *w, int32_t keys) {
 static void fai_score_tiles(const fai_tile *t, fai_scratch *w, fai_panel p, int32_t key) {
     const int32_t words = fai_row_words(t), pitch = p.width * 4;
     const float *k = w->kv + key * words, *q = w->q + p.at * t->dim;
-    float *s = w->s + p.at * FAI_CPU_TILE_KEYS + key * p.width;
+    float *s = w->s + p.at * FAI_TILE_KEYS + key * p.width;
     const fai_vec scale = fai_splat(t->a->scale);
     FAI_MEMORY_FENCE();
     _tile_zero(0);
@@ -83,6 +85,7 @@ static void fai_score_tiles(const fai_tile *t, fai_scratch *w, fai_panel p, int3
 /* V^T[dim][key] of the first `keys` keys, zeros beyond, for whole tiles of 32 keys. 16 dims of two
  * keys are put together as pairs, and 16 such pairs are turned at once. */
 static void fai_turn_values(const fai_tile *t, fai_scratch *w, int32_t keys) {
+    const int32_t pitch = fai_turned_pitch(t);
     uint16_t *turned = (uint16_t *)w->kv;
     float pairs[16][16] FAI_ALIGNED;
     for (int32_t key = 0; key < keys; key += 32)
@@ -100,17 +103,17 @@ static void fai_turn_values(const fai_tile *t, fai_scratch *w, int32_t keys) {
                     pairs[i], _mm512_or_si512(_mm512_cvtepu16_epi32(even),
                                               _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16)));
             }
-            fai_transpose((float *)(turned + d * FAI_TURNED_PITCH + key), FAI_TURNED_PITCH / 2,
-                          pairs[0], 16);
+            fai_transpose((float *)(turned + d * pitch + key), pitch / 2, pairs[0], 16);
         }
 }
 
 /* Weights of the keys beyond are 0, but a NaN in V would outlive that. */
 static void fai_clear_values(const fai_tile *t, fai_scratch *w, int32_t keys, int32_t end) {
+    const int32_t pitch = fai_turned_pitch(t);
     uint16_t *turned = (uint16_t *)w->kv;
     if (keys < end)
         for (int32_t d = 0; d < t->dim; ++d)
-            memset(turned + d * FAI_TURNED_PITCH + keys, 0, (size_t)(end - keys) * 2);
+            memset(turned + d * pitch + keys, 0, (size_t)(end - keys) * 2);
 }
 
 /* Weights as pairs of keys, zeros beyond `keys` up to whole tiles. Pair i takes the place of row i,
@@ -146,8 +149,9 @@ static void fai_rescale(const fai_tile *t, const fai_scratch *w, fai_panel p, fl
  * others are computed and left. */
 static void fai_output_tiles(const fai_tile *t, const fai_scratch *w, fai_panel p, int32_t d,
                              int32_t keys, float *o) {
-    const uint16_t *v = (const uint16_t *)w->kv + d * FAI_TURNED_PITCH;
-    const float *pairs = w->s + p.at * FAI_CPU_TILE_KEYS;
+    const int32_t v_pitch = fai_turned_pitch(t);
+    const uint16_t *v = (const uint16_t *)w->kv + d * v_pitch;
+    const float *pairs = w->s + p.at * FAI_TILE_KEYS;
     const int32_t pitch = p.width * 4, second = d + 16 < t->dim;
     float *to = o + d * p.width;
     FAI_MEMORY_FENCE();
@@ -159,9 +163,9 @@ static void fai_output_tiles(const fai_tile *t, const fai_scratch *w, fai_panel 
     }
     for (int32_t key = 0; key < keys; key += 32)
         if (p.width == 32)
-            FAI_MULTIPLY_TILES(v + key, FAI_TURNED_PITCH * 2, pairs + key * 16, 128, 2);
+            FAI_MULTIPLY_TILES(v + key, v_pitch * 2, pairs + key * 16, 128, 2);
         else
-            FAI_MULTIPLY_TILES(v + key, FAI_TURNED_PITCH * 2, pairs + key * 8, 64, 1);
+            FAI_MULTIPLY_TILES(v + key, v_pitch * 2, pairs + key * 8, 64, 1);
     _tile_stored(0, to, pitch);
     if (p.width == 32) _tile_stored(1, to + 16, pitch);
     if (second) {
@@ -171,29 +175,38 @@ static void fai_output_tiles(const fai_tile *t, const fai_scratch *w, fai_panel 
     FAI_MEMORY_FENCE();
 }
 
+/* Fetches as many rows of what is ahead as [j, end) are. Each panel fetches its share, since
+ * fetches in a burst wait for each other. */
+static void fai_fetch_rows(const fai_tile *t, const fai_scratch *w, int32_t j, int32_t end) {
+    const char *row = w->fetch ? w->fetch + j * t->row_size : w->next[j] + w->next_at;
+    const int64_t pitch = w->fetch ? t->row_size : w->next[j + 1] - w->next[j];
+    for (; j < end; ++j, row += pitch)
+        for (int32_t at = 0; at < t->row_size; at += 64) FAI_PREFETCH_FAR(row + at);
+}
+
 static void fai_block_weights(const fai_tile *t, fai_scratch *w, int32_t keys) {
     int32_t least, most;
     fai_copy_keys(t, w, keys);
-    fai_fetch(t, w, 0, keys);
     for (fai_panel p = fai_panel_at(t, 0); p.at < t->width; p = fai_panel_at(t, p.at + p.width)) {
         fai_range_of_limits(w->limit + p.at, p.width, &least, &most);
+        fai_fetch_rows(t, w, keys * p.at / t->width, keys * (p.at + p.width) / t->width);
         for (int32_t key = 0; key < most; key += 32) fai_score_tiles(t, w, p, key);
         for (int32_t c = 0; c < p.width; c += FAI_LANES)
-            fai_softmax(w->s + p.at * FAI_CPU_TILE_KEYS + c, most, p.width,
+            fai_softmax(w->s + p.at * FAI_TILE_KEYS + c, most, p.width,
                         least < keys ? w->limit + p.at + c : NULL, w->max + p.at + c,
                         w->sum + p.at + c, w->factor + p.at + c, FAI_LANES);
-        fai_pair_weights(w->s + p.at * FAI_CPU_TILE_KEYS, p.width, most);
+        fai_pair_weights(w->s + p.at * FAI_TILE_KEYS, p.width, most);
     }
 }
 
 /* From the last panel, which sees the most keys, to the first. */
 static void fai_block_outputs(const fai_tile *t, fai_scratch *w, int32_t keys) {
     int32_t least, most, end = 0;
-    fai_fetch(t, w, 0, keys);
     for (int32_t next = t->width; next > 0;) {
         const fai_panel p = fai_panel_of(t, next - 1);
         float *o = w->o + p.at * t->dim;
         next = p.at;
+        fai_fetch_rows(t, w, keys * p.at / t->width, keys * (p.at + p.width) / t->width);
         fai_range_of_limits(w->limit + p.at, p.width, &least, &most);
         if (most == 0) continue;
         if (end == 0) fai_turn_values(t, w, end = most);

@@ -19,45 +19,52 @@
 #endif
 /* Up to these head_dims a tile has all its rows and a block all its keys. Beyond, the rows are
  * halved with each doubling of head_dim, and so are the keys. */
+#define FAI_TILE_ROWS FAI_CPU_TILE_ROWS(FAI_LANES)
+#define FAI_TILE_KEYS FAI_CPU_TILE_KEYS(FAI_LANES)
 #define FAI_WHOLE_ROWS_DIM 128
-#define FAI_WHOLE_KEYS_DIM 256
+#define FAI_WHOLE_KEYS_DIM (FAI_LANES > 8 ? 128 : 256)
+/* Elements of a row of V that lie side by side where it is packed (fai_pack_values). */
+#define FAI_RUN 8
 /* K of a narrow tile's block, of all heads; V is as large, and so is what is ahead of either. */
 #define FAI_NARROW_BLOCK_BYTES 65536
 /* K and V of a call that are not fetched ahead: what an L2 of 1 MB or a part of an L3 holds from
  * the last call on. There each fetch is a load for nothing (8 % of a decode step over 1024
  * keys). */
 #define FAI_CACHED_BYTES (1 << 20)
-#define FAI_Q_FLOATS (FAI_CPU_TILE_ROWS * FAI_WHOLE_ROWS_DIM)
-#define FAI_STATE_FLOATS (FAI_CPU_TILE_ROWS / 8 * FAI_PAD) /* a whole vector for few rows too */
-#define FAI_KV_FLOATS (FAI_CPU_TILE_KEYS * FAI_WHOLE_KEYS_DIM)
+#define FAI_Q_FLOATS (FAI_TILE_ROWS * FAI_WHOLE_ROWS_DIM)
+#define FAI_STATE_FLOATS (FAI_TILE_ROWS / 8 * FAI_PAD) /* a whole vector for few rows too */
+#define FAI_KV_FLOATS (FAI_TILE_KEYS * FAI_WHOLE_KEYS_DIM)
 FA_STATIC_ASSERT(FAI_MAX_HEAD_DIM_CPU <= 4 * FAI_WHOLE_ROWS_DIM &&
-                     FAI_MAX_HEAD_DIM_CPU <= 2 * FAI_WHOLE_KEYS_DIM && FAI_CPU_TILE_ROWS % 4 == 0 &&
-                     FAI_CPU_TILE_KEYS % 2 == 0,
+                     FAI_MAX_HEAD_DIM_CPU <= 4 * FAI_WHOLE_KEYS_DIM && FAI_TILE_ROWS % 4 == 0 &&
+                     FAI_TILE_KEYS % 32 == 0 && FAI_CPU_NARROW_KEYS <= FAI_TILE_KEYS,
                  the_scratch_holds_every_head_dim);
 
-/* What a task keeps on the stack: 188 KB. The heads of a narrow tile share it. */
+/* What a task keeps on the stack: 191 KB, with 16 lanes 365 KB. The heads of a narrow tile share
+ * it. */
 typedef struct fai_scratch {
     float q_of_heads[FAI_Q_FLOATS] FAI_ALIGNED;
     float o_of_heads[FAI_Q_FLOATS] FAI_ALIGNED;
-    float kv[FAI_KV_FLOATS] FAI_ALIGNED; /* a block of K, then of V, unless it is read in place */
-    float s_of_heads[FAI_CPU_TILE_KEYS * FAI_CPU_TILE_ROWS] FAI_ALIGNED;
+    /* A block of K, then of V, unless it is read in place. */
+    float kv[FAI_KV_FLOATS + FAI_MAX_HEAD_DIM_CPU / FAI_RUN * 16] FAI_ALIGNED;
+    float s_of_heads[FAI_TILE_KEYS * FAI_TILE_ROWS] FAI_ALIGNED;
     float max_of_heads[FAI_STATE_FLOATS] FAI_ALIGNED;
     float sum_of_heads[FAI_STATE_FLOATS] FAI_ALIGNED;
     float factor_of_heads[FAI_STATE_FLOATS] FAI_ALIGNED;
-    int32_t limit[FAI_CPU_TILE_ROWS] FAI_ALIGNED; /* keys of the block that each row sees */
+    int32_t limit[FAI_TILE_ROWS] FAI_ALIGNED; /* keys of the block that each row sees */
     /* Rows of K or V of the first head, as the caller has them: of the block that is worked on, and
      * of the one after it; the last one repeated to the end. */
-    const char *rows_of_caller[2][FAI_CPU_TILE_KEYS + 1], **here, **ahead;
+    const char *rows_of_caller[2][FAI_TILE_KEYS + 1], **here, **ahead;
     int64_t here_stride, ahead_stride; /* bytes from a head's row to the next head's */
     int32_t ahead_count;
     int32_t ahead_together; /* its rows of all heads lie side by side */
-    const char *copies[FAI_CPU_TILE_KEYS];
+    const char *copies[FAI_TILE_KEYS];
     /* The head in turn. Row j of its keys is at rows[j] + rows_at: the caller's or a copy in
      * float32. */
     float *q, *o, *s, *max, *sum;
     float *factor; /* what a new maximum makes of sum and o */
     const char *const *rows;
     int64_t rows_at;
+    int64_t run_bytes; /* from the first FAI_RUN elements of a row of V to the next ones */
     int32_t rows_dtype;
     /* What is fetched meanwhile. Where the block ahead lies together, its share of it, in the order
      * of memory, which reaches the full rate of reading; `fetch` is where it begins. Else (NULL)
@@ -86,7 +93,7 @@ typedef struct fai_tile {
 } fai_tile;
 
 /* Rows [at, at + width) of a tile, which one micro-kernel takes. Their q, o and s lie together:
- * q + at * dim + d * width, likewise o, and s + at * FAI_CPU_TILE_KEYS + key * width. */
+ * q + at * dim + d * width, likewise o, and s + at * FAI_TILE_KEYS + key * width. */
 typedef struct fai_panel {
     int32_t at;
     int32_t width;
@@ -94,15 +101,17 @@ typedef struct fai_panel {
 
 /* Whole vectors of rows. */
 static inline int32_t fai_part_rows(int32_t dim) {
-    const int32_t rows = dim <= FAI_WHOLE_ROWS_DIM       ? FAI_CPU_TILE_ROWS
-                         : dim <= 2 * FAI_WHOLE_ROWS_DIM ? FAI_CPU_TILE_ROWS / 2
-                                                         : FAI_CPU_TILE_ROWS / 4;
+    const int32_t rows = dim <= FAI_WHOLE_ROWS_DIM       ? FAI_TILE_ROWS
+                         : dim <= 2 * FAI_WHOLE_ROWS_DIM ? FAI_TILE_ROWS / 2
+                                                         : FAI_TILE_ROWS / 4;
     return rows - rows % FAI_LANES;
 }
 /* Fewer keys where those of many heads go through the L2 together. */
 static inline int32_t fai_block_keys(const fai_tile *t) {
-    int32_t keys = t->dim > FAI_WHOLE_KEYS_DIM ? FAI_CPU_TILE_KEYS / 2 : FAI_CPU_TILE_KEYS;
+    int32_t keys = FAI_TILE_KEYS;
+    for (int32_t dim = FAI_WHOLE_KEYS_DIM; dim < t->dim; dim *= 2) keys /= 2;
     if (t->q_len * t->group > FAI_CPU_NARROW_ROWS) return keys;
+    if (keys > FAI_CPU_NARROW_KEYS) keys = FAI_CPU_NARROW_KEYS;
     const int64_t key_bytes = (int64_t)t->row_size * t->a->heads_kv;
     while (keys > FAI_PAD && keys * key_bytes > FAI_NARROW_BLOCK_BYTES) keys /= 2;
     return keys;
@@ -151,7 +160,7 @@ static void fai_turn_to_head(fai_tile *t, fai_scratch *w, int64_t index) {
     t->head_kv = t->task.head_kv + index;
     w->q = w->q_of_heads + at * t->dim;
     w->o = w->o_of_heads + at * t->dim;
-    w->s = w->s_of_heads + at * FAI_CPU_TILE_KEYS;
+    w->s = w->s_of_heads + at * FAI_TILE_KEYS;
     w->max = w->max_of_heads + index * t->width;
     w->sum = w->sum_of_heads + index * t->width;
     w->factor = w->factor_of_heads + index * t->width;
@@ -226,36 +235,51 @@ static void fai_look_ahead(const fai_tile *t, const fa_view *view, int64_t key, 
             view->data, fai_kv_offset(a, view, t->task.seq, t->task.head_kv, row), a->dtype);
         for (int64_t at = 0; j < end; ++j, at += view->stride_seq * size) w->ahead[j] = from + at;
     }
-    for (; j <= FAI_CPU_TILE_KEYS; ++j) w->ahead[j] = w->ahead[j > 0 ? j - 1 : 0];
+    for (; j <= fai_round_up(keys, 32); ++j) w->ahead[j] = w->ahead[j > 0 ? j - 1 : 0];
     w->ahead_stride = view->stride_head * size;
     w->ahead_count = keys;
     w->ahead_together = a->page_size == 0 && view->stride_seq == t->task.heads * a->head_dim &&
                         (t->task.heads == 1 || view->stride_head == a->head_dim);
 }
 
-/* Fetches what is due while `count` rows of the head in turn, from row j on, are worked on. */
-static inline void fai_fetch(const fai_tile *t, const fai_scratch *w, int32_t j, int32_t count) {
-    const char *row = w->fetch ? w->fetch + j * t->row_size : w->next[j] + w->next_at;
-    const int64_t pitch = w->fetch ? t->row_size : w->next[j + 1] - w->next[j];
-    for (; count > 0; --count, row += pitch)
-        for (int32_t at = 0; at < t->row_size; at += 64) FAI_PREFETCH(row + at);
+/* V of a wide tile: FAI_RUN elements of each key in turn, then the next ones of each. A step for
+ * outputs takes so many columns of o; of rows as the caller has them it would read a part of a line
+ * each, on few lines of the cache. Runs are a line more apart, for the same reason. */
+static void fai_pack_values(const fai_tile *t, fai_scratch *w, int32_t keys, int64_t from_at) {
+    const fa_args *a = t->a;
+    const int32_t pitch = keys * FAI_RUN + 16;
+    float padded[FAI_MAX_HEAD_DIM_CPU] = {0};
+    w->run_bytes = pitch * (int64_t)sizeof(float);
+    for (int32_t j = 0; j < keys; ++j) {
+        const float *row = (const float *)(const void *)(w->here[j] + from_at);
+        float *to = w->kv + j * FAI_RUN;
+        if (a->dtype != FA_DTYPE_F32 || a->head_dim != t->dim) {
+            fai_row_to_float(padded, row, a->head_dim, a->dtype);
+            row = padded;
+        }
+        w->copies[j] = (const char *)to;
+        for (int32_t d = 0; d < t->dim; d += FAI_RUN, to += pitch)
+            memcpy(to, row + d, FAI_RUN * sizeof(float));
+    }
 }
 
-/* The rows of the head in turn, the last one repeated up to a whole step. Rows of whole vectors are
- * read where they are when the tile is narrow or they lie side by side, 16-bit ones only for up to
- * four rows; otherwise copies are better: rows that lie a power of two apart fall on few lines of
- * the cache. */
-static void fai_take_rows(const fai_tile *t, fai_scratch *w, int32_t keys) {
+/* The rows of K, or the values, of the head in turn, the last one repeated up to a whole step. Rows
+ * of whole vectors are read where they are when the tile is narrow or they lie side by side, 16-bit
+ * ones only for up to four rows; otherwise copies are better: rows that lie a power of two apart
+ * fall on few lines of the cache. */
+static void fai_take_rows(const fai_tile *t, fai_scratch *w, int32_t keys, const int values) {
     const fa_args *a = t->a;
     const int64_t head = t->head_kv - t->task.head_kv, from_at = head * w->here_stride;
     const int is_last = head + 1 == t->task.heads;
     const int in_place = t->few > 0 && (t->few <= 4 || a->dtype == FA_DTYPE_F32);
     const int in_panels = a->dtype == FA_DTYPE_F32 && (t->width <= FAI_MAX_SPAN * FAI_LANES ||
                                                        w->here[1] - w->here[0] == t->row_size);
+    const int is_packed = FAI_LANES > 8 && values && t->width > FAI_MAX_SPAN * FAI_LANES;
     w->next = is_last ? w->ahead : w->here;
     w->next_at = is_last ? 0 : from_at + w->here_stride;
     w->fetch = w->ahead_together ? w->ahead[0] + head * keys * t->row_size : NULL;
-    if (FAI_PAIRS || (a->head_dim == t->dim && (in_place || in_panels))) {
+    w->run_bytes = FAI_RUN * sizeof(float);
+    if (FAI_PAIRS || (a->head_dim == t->dim && (in_place || in_panels) && !is_packed)) {
         w->rows = w->here;
         w->rows_at = from_at;
         w->rows_dtype = a->dtype;
@@ -264,6 +288,10 @@ static void fai_take_rows(const fai_tile *t, fai_scratch *w, int32_t keys) {
     w->rows = w->copies;
     w->rows_at = 0;
     w->rows_dtype = FA_DTYPE_F32;
+    if (is_packed) {
+        fai_pack_values(t, w, keys, from_at);
+        return;
+    }
     int32_t j = 0;
     for (; j < keys; ++j) {
         float *to = w->kv + j * t->dim;

@@ -36,8 +36,10 @@ typedef uint16_t fai_half;
 
 #ifdef __GNUC__
 #define FAI_PREFETCH(at) __builtin_prefetch(at)
+#define FAI_PREFETCH_FAR(at) __builtin_prefetch(at, 0, 2) /* into the L2 */
 #else
 #define FAI_PREFETCH(at) ((void)(at))
+#define FAI_PREFETCH_FAR(at) ((void)(at))
 #endif
 #if defined(__clang__)
 #define FAI_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
