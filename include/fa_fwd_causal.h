@@ -48,7 +48,8 @@
  *   splits too. With num_splits = 1 or split_keys a sequence's bits depend on the sequence and the
  *   kernel family only (fa_explain prints it), not on the rest of the batch.
  * - No state but a per-thread error sentence and facts about each device read once. No allocation,
- *   synchronisation, exit, abort or print. Up to 256 KB of stack for each CPU thread.
+ *   synchronisation, exit, abort or print. Up to 448 KB of stack for each CPU thread, 576 KB for
+ *   the calling one.
  * - Every offset is computed in 64 bits: tensors beyond 2^31 elements and strides of any size work.
  */
 #ifndef FA_FWD_CAUSAL_H
